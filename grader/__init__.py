@@ -1,0 +1,1 @@
+"""The grader: reads path.tsv and fixtures, runs them against a learner's code, reports verdicts."""

@@ -1,0 +1,345 @@
+"""The only place where an answer is judged. It fails closed: `ok = gap <= tol`, never `bad = gap > tol`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grader.values import COMPARE_KEYS, Array, BadValue, decode, kind_of, show, typed_key
+from grader.wire import BF16, NAMES, Fields
+
+COMPARATORS = ("exact", "bits", "ulp", "close", "rel_l2", "set", "multiset", "labels", "dist", "at_least", "at_most")
+TOLERANCES = ("ulp", "close", "rel_l2", "dist")
+
+
+@dataclass(frozen=True, slots=True)
+class Cmp:
+    """How one expected value is compared."""
+
+    kind: str = "exact"
+    max: float = 0.0
+    rtol: float = 0.0
+    atol: float = 0.0
+    bound: float = 0.0
+    n: int = 0
+    alpha: float = 0.0
+    nan: bool = False  # NaN is right where NaN is expected
+    stated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    value: Any
+    cmp: Cmp
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attrs:
+    """An object by what is looked at: only the fields named."""
+
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A dict, complete."""
+
+    items: dict[Any, Any]
+
+
+Want = Leaf | Seq | Attrs | Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where an answer is not what it must be."""
+
+    where: str
+    expected: str
+    got: str
+    note: str = ""
+    gap: float | None = None
+    allowed: float | None = None
+
+
+@dataclass(slots=True)
+class Labels:
+    """One one-to-one renaming of ids, kept for a whole case."""
+
+    there: dict[Any, Any] = field(default_factory=dict)
+    back: dict[Any, Any] = field(default_factory=dict)
+
+    def same(self, want: Any, got: Any) -> bool:
+        return self.there.setdefault(want, got) == got and self.back.setdefault(got, want) == want
+
+
+def cmp_of(node: dict[str, Any]) -> Cmp:
+    kind = node.get("cmp", "exact")
+    if kind not in COMPARATORS:
+        raise BadValue(f"no comparator {kind!r}; there are {', '.join(COMPARATORS)}")
+    need = {"ulp": ("max",), "rel_l2": ("max",), "at_least": ("bound",), "at_most": ("bound",), "dist": ("n", "alpha")}
+    for key in need.get(kind, ()):
+        if key not in node:
+            raise BadValue(f"cmp: {kind} needs {key}")
+    if kind == "close" and not ("rtol" in node or "atol" in node):
+        raise BadValue("cmp: close needs rtol or atol")
+    if kind == "dist" and node.get("test") != "chi2":
+        raise BadValue("cmp: dist needs test: chi2")
+    if node.get("nan", "same_place") != "same_place":
+        raise BadValue("nan takes only same_place")
+    numbers = {key: node[key] for key in ("max", "rtol", "atol", "bound", "n", "alpha") if key in node}
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise BadValue(f"{key} takes a number, not {value!r}")
+    return Cmp(kind, nan="nan" in node, stated="cmp" in node, **numbers)
+
+
+def want_of(node: Any, data: Path | None = None, default: Cmp | None = None) -> Want:
+    """An `expect` node as something to compare with; `default` judges floats that name no comparator."""
+    plain = default or Cmp()
+    key = typed_key(node)
+    if key is not None and key != "tuple":
+        return Leaf(decode(node, data), cmp_of(node) if "cmp" in node or default is None else plain)
+    if isinstance(node, dict):
+        if set(node) == {"attrs"}:
+            return Attrs({k: want_of(v, data, default) for k, v in node["attrs"].items()})
+        items = node["keys"] if set(node) == {"keys"} else node
+        if not isinstance(items, dict) or set(items) & COMPARE_KEYS:
+            raise BadValue("a comparator stands beside a typed value")
+        return Keys({k: want_of(v, data, default) for k, v in items.items()})
+    if isinstance(node, list) or key == "tuple":
+        return Seq(tuple(want_of(item, data, default) for item in (node["tuple"] if key else node)))
+    if isinstance(node, float) and default is None:
+        raise BadValue("a bare float has no comparator: write {f64: .., cmp: ..}")
+    return Leaf(node, plain)
+
+
+def want_value(value: Any, cmp: Cmp) -> Want:
+    """What an oracle or the reference answered, as something to compare with."""
+    if isinstance(value, (list, tuple)):
+        return Seq(tuple(want_value(item, cmp) for item in value))
+    if isinstance(value, Fields):
+        return Attrs({k: want_value(v, cmp) for k, v in value.fields.items()})
+    if isinstance(value, dict):
+        return Keys({k: want_value(v, cmp) for k, v in value.items()})
+    return Leaf(value, cmp)
+
+
+def compare(want: Want, got: Any, where: str = "return", labels: Labels | None = None) -> Difference | None:
+    """The first difference, or None if there is none."""
+    match want:
+        case Seq(items):
+            if not isinstance(got, (list, tuple)) or len(got) != len(items):
+                return Difference(where, f"a sequence of {len(items)}", f"{kind_of(got)} {show(got)}".strip())
+            parts = ((f"{where}[{i}]", w, g) for i, (w, g) in enumerate(zip(items, got, strict=True)))
+        case Attrs(fields):
+            if not isinstance(got, Fields):
+                return Difference(where, f"an object with {', '.join(fields)}", kind_of(got))
+            for name in fields:
+                if name not in got.fields:
+                    return Difference(f"{where}.{name}", "a value", f"no attribute {name}")
+            parts = ((f"{where}.{name}", w, got.fields[name]) for name, w in fields.items())
+        case Keys(items):
+            got = got.fields if isinstance(got, Fields) else got
+            if not isinstance(got, dict):
+                return Difference(where, f"a dict with {', '.join(map(str, items))}", kind_of(got))
+            if set(got) != set(items):
+                missing = [str(k) for k in items if k not in got]
+                extra = [str(k) for k in got if k not in items]
+                note = "; ".join(t for t in ("missing " + ", ".join(missing) if missing else "", "surplus " + ", ".join(extra) if extra else "") if t)  # fmt: skip
+                return Difference(where, f"keys {', '.join(map(str, items))}", f"keys {', '.join(map(str, got))}", note)
+            parts = ((f"{where}[{k!r}]", w, got[k]) for k, w in items.items())
+        case Leaf(value, cmp):
+            return compare_leaf(value, cmp, got, where, labels or Labels())
+    for place, w, g in parts:
+        difference = compare(w, g, place, labels)
+        if difference is not None:
+            return difference
+    return None
+
+
+def compare_leaf(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> Difference | None:
+    if cmp.kind in ("at_least", "at_most"):
+        return _bounded(cmp, got, where)
+    if cmp.kind == "dist":
+        return _chi2(want, cmp, got, where)
+    if cmp.kind in ("set", "multiset", "labels"):
+        return _unordered(want, cmp, got, where, labels)
+    if _kind(want) != _kind(got):
+        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", "another kind of value")
+    if isinstance(want, (np.ndarray, np.generic, float)):
+        return compare_numbers(np.asarray(want), cmp, np.asarray(got), where, isinstance(want, np.ndarray))
+    # Exact kinds from here: bool, int, text, bytes, null.
+    return None if type(want) is type(got) and want == got else Difference(where, show(want), show(got))
+
+
+def _kind(value: Any) -> str:
+    """Kinds that never stand for each other; a tensor's kind includes dtype and shape."""
+    if isinstance(value, np.ndarray) or (isinstance(value, np.generic) and not isinstance(value, np.float64)):
+        return f"{NAMES.get(value.dtype, value.dtype)}{list(value.shape)}"
+    return type(value).__name__ if not isinstance(value, float) else "float"
+
+
+def compare_numbers(want: Array, cmp: Cmp, got: Array, where: str, tensor: bool) -> Difference | None:
+    if want.dtype == BF16:
+        want, got, cmp = want.view(np.uint16), got.view(np.uint16), Cmp("exact")
+    if want.dtype.kind != "f" or cmp.kind == "bits":
+        word = np.dtype(f"<u{want.dtype.itemsize}")
+        ok = want.view(word) == got.view(word) if want.ndim or cmp.kind == "bits" else want == got
+        return _report(np.asarray(ok), want, got, where, tensor)
+    with np.errstate(all="ignore"):
+        same = want == got  # equal infinities too; NaN is never equal
+        if cmp.nan:
+            same = same | (np.isnan(want) & np.isnan(got))
+        gap: Array | None = None
+        allowed: float | None = None
+        finite = np.isfinite(want) & np.isfinite(got)
+        if cmp.kind == "ulp":
+            gap, allowed = ulp_distance(want, got), cmp.max
+            ok = same | (finite & (gap <= allowed))
+        elif cmp.kind == "close":
+            distance = np.abs(got.astype(np.float64) - want.astype(np.float64))
+            tolerance = cmp.atol + cmp.rtol * np.abs(want.astype(np.float64))
+            gap = np.where(tolerance > 0, distance / np.where(tolerance > 0, tolerance, 1), np.where(distance > 0, np.inf, 0))
+            allowed = 1.0
+            ok = same | (finite & (distance <= tolerance))
+        elif cmp.kind == "rel_l2":
+            return _rel_l2(want, cmp, got, same, finite, where)
+        else:
+            ok = same
+    return _report(np.asarray(ok), want, got, where, tensor, gap, allowed, cmp)
+
+
+def ulp_distance(want: Array, got: Array) -> Array:
+    """How many representable values lie between, in the dtype of both; -0 and +0 are the same value.
+
+    >>> ulp_distance(np.array([1.0, -0.0]), np.array([1.0 + 2**-52, 5e-324])).tolist()
+    [1.0, 1.0]
+    """
+    unsigned = np.dtype(f"<u{want.dtype.itemsize}")
+    sign = unsigned.type(1 << (8 * want.dtype.itemsize - 1))
+
+    def ordered(x: Array) -> Array:
+        raw = x.view(unsigned)
+        size = raw & ~sign
+        return np.where(raw & sign, sign - size, sign + size)
+
+    a, b = ordered(want), ordered(got)
+    return np.asarray((np.maximum(a, b) - np.minimum(a, b)).astype(np.float64))
+
+
+def _report(
+    ok: Array, want: Array, got: Array, where: str, tensor: bool,
+    gap: Array | None = None, allowed: float | None = None, cmp: Cmp | None = None,
+) -> Difference | None:  # fmt: skip
+    if ok.all():
+        return None
+    wrong = np.flatnonzero(~ok.reshape(-1))
+    worst = gap.reshape(-1)[wrong] if gap is not None else None
+    at = int(wrong[0])
+    place = where + (str(list(map(int, np.unravel_index(at, want.shape)))) if tensor and want.ndim else "")
+    notes = [f"{len(wrong)} of {ok.size} differ"] if tensor and want.ndim else []
+    if gap is not None and cmp is not None and worst is not None:
+        first = float(gap.reshape(-1)[at])
+        if cmp.kind == "ulp":
+            notes.append(f"off by {first:.0f} ulp, allowed {cmp.max:g}" if math.isfinite(first) else f"allowed {cmp.max:g} ulp")  # fmt: skip
+        else:
+            notes.append(f"off by {first:.3g} of the tolerance")
+    return Difference(
+        place, show(want.reshape(-1)[at]), show(got.reshape(-1)[at]), ", ".join(notes),
+        float(np.nanmax(worst)) if worst is not None and not np.all(np.isnan(worst)) else None, allowed,
+    )  # fmt: skip
+
+
+def _rel_l2(want: Array, cmp: Cmp, got: Array, same: Array, finite: Array, where: str) -> Difference | None:
+    if not (same | finite).all():
+        return _report(same | finite, want, got, where, True)
+    a, b = want.astype(np.float64)[finite], got.astype(np.float64)[finite]
+    scale = math.sqrt(math.fsum(a * a))
+    error = math.sqrt(math.fsum((a - b) ** 2))
+    relative = error / scale if scale > 0 else (0.0 if error == 0 else math.inf)
+    if relative <= cmp.max:
+        return None
+    return Difference(where, f"within {cmp.max:g} in relative L2", f"{relative:.3g}", "", relative, cmp.max)
+
+
+def _bounded(cmp: Cmp, got: Any, where: str) -> Difference | None:
+    number = float(got) if isinstance(got, (int, float)) and not isinstance(got, bool) else math.nan
+    ok = number >= cmp.bound if cmp.kind == "at_least" else number <= cmp.bound
+    return None if ok else Difference(where, f"{cmp.kind.replace('_', ' ')} {cmp.bound:g}", show(got))
+
+
+def _items(value: Any) -> list[Any] | None:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
+        return list(value.reshape(-1).tolist())
+    if isinstance(value, (list, tuple)) and all(isinstance(x, (int, str, bool, bytes)) for x in value):
+        return list(value)
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _unordered(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> Difference | None:
+    a, b = _items(want), _items(got)
+    shapes = _kind(want) == _kind(got) or cmp.kind != "labels"
+    if a is None or b is None or not shapes or isinstance(want, np.ndarray) != isinstance(got, np.ndarray):
+        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}")
+    if cmp.kind == "labels":
+        ok = len(a) == len(b) and all(labels.same(x, y) for x, y in zip(a, b, strict=True))
+        return None if ok else Difference(where, show(want), show(got), "not equal up to one renaming")
+    if cmp.kind == "set":
+        ok = set(a) == set(b) and len(b) == len(set(b))
+    else:
+        ok = Counter(a) == Counter(b)
+    return None if ok else Difference(where, f"{cmp.kind} {show(want)}", show(got))
+
+
+def _chi2(want: Any, cmp: Cmp, got: Any, where: str) -> Difference | None:
+    """Pearson's test of n sampled ids (or of counts) against probabilities."""
+    p = np.asarray(want, np.float64).reshape(-1)
+    ids = _items(got)
+    if ids is None or len(ids) != cmp.n:
+        return Difference(where, f"{cmp.n} sampled ids", f"{kind_of(got)}")
+    if not all(0 <= i < len(p) for i in ids):
+        return Difference(where, f"ids in [0, {len(p)})", show(got))
+    counts = np.bincount(np.asarray(ids, np.int64), minlength=len(p))
+    if np.any(counts[p == 0] > 0):
+        return Difference(where, "no id of probability 0", f"id {int(np.flatnonzero((counts > 0) & (p == 0))[0])}")
+    live = p > 0
+    statistic = float(np.sum((counts[live] - cmp.n * p[live]) ** 2 / (cmp.n * p[live])))
+    value = chi2_tail(statistic, int(live.sum()) - 1)
+    if value >= cmp.alpha:
+        return None
+    return Difference(where, f"chi-square p >= {cmp.alpha:g}", f"p = {value:.3g}", f"statistic {statistic:.4g}")
+
+
+def chi2_tail(x: float, dof: int) -> float:
+    """P(chi-square with dof degrees of freedom >= x), by its finite sums.
+
+    >>> round(chi2_tail(10.828, 1), 6), round(chi2_tail(18.467, 4), 6)
+    (0.001, 0.001)
+    """
+    if dof < 1:
+        return 1.0
+    if dof % 2 == 0:
+        term = total = math.exp(-x / 2)
+        for k in range(1, dof // 2):
+            term *= x / (2 * k)
+            total += term
+        return total
+    total = math.erfc(math.sqrt(x / 2))
+    term = math.exp(-x / 2) * math.sqrt(2 * x / math.pi)
+    for k in range(1, (dof + 1) // 2):
+        total += term
+        term *= x / (2 * k + 1)
+    return total
+
+

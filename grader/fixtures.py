@@ -1,0 +1,219 @@
+"""Reads a unit's fixtures: case files, errors, mutants, oracle; parsed once per content.
+
+A file whose hash stands in MANIFEST.tsv was validated when it was built and is not validated again.
+Any other is validated on the spot, with a line that says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from grader.errors import OwnFault
+from grader.path import Stage
+
+NOT_CASES = {"mutants.yaml", "errors.yaml"}
+SKIPPED = {"__pycache__"}
+READER = "1"  # raise when the parsed form changes
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case as its file states it, with what its file says for all of them."""
+
+    id: str
+    unit: str
+    file: str
+    line: int
+    raw: dict[str, Any]
+    title: str
+    oracles: dict[str, Any] = field(repr=False)
+    observables: dict[str, Any] = field(repr=False)
+    flags: dict[str, Any] = field(repr=False)
+
+    @property
+    def verb(self) -> str:
+        return "property" if "property" in self.raw else "trace" if "steps" in self.raw else "call"
+
+    @property
+    def rules(self) -> list[str]:
+        return list(self.raw["rule"])
+
+    @property
+    def kills(self) -> list[str]:
+        return list(self.raw.get("kills", []))
+
+    @property
+    def required(self) -> bool:
+        return bool(self.raw.get("level", "required") == "required")
+
+    @property
+    def heavy(self) -> bool:
+        return "cost" in self.raw
+
+    @property
+    def limit_s(self) -> float:
+        return float(self.raw.get("limit_s", 3))
+
+    @property
+    def about(self) -> str:
+        """Why the case exists, in the words of its first flag, else the title of its file."""
+        names = self.raw.get("flags", [])
+        return str(self.flags[names[0]]["why"]) if names and names[0] in self.flags else self.title
+
+    @property
+    def hand_only(self) -> bool:
+        return all(self.oracles.get(name, {}).get("kind") == "hand" for name in self.raw["oracle"])
+
+
+@dataclass(slots=True)
+class Unit:
+    """Everything that the fixtures say about one unit."""
+
+    stage: Stage
+    root: Path
+    cases: list[Case]
+    hints: dict[str, list[str]]
+    errors: dict[str, Any]
+    sha256: str
+    _oracle: ModuleType | None = None
+
+    @property
+    def name(self) -> str:
+        return self.stage.unit
+
+    @property
+    def dir(self) -> Path:
+        return self.root / "fixtures" / self.stage.unit
+
+    def case(self, id: str) -> Case | None:
+        return next((case for case in self.cases if case.id == id), None)
+
+    @property
+    def oracle(self) -> ModuleType:
+        """The unit's oracle.py, imported by path; it may use the standard library and NumPy only."""
+        if self._oracle is None:
+            self._oracle = import_file(self.dir / "oracle.py", f"oracle_{self.name}")
+        return self._oracle
+
+    def mutants(self) -> dict[str, Any]:
+        path = self.dir / "mutants.yaml"
+        return dict(read_yaml(path, "mutants", self.root)["mutants"]) if path.exists() else {}
+
+
+def import_file(path: Path, name: str) -> ModuleType:
+    if not path.exists():
+        raise OwnFault("no such file", str(path), "write it; `ol author new` prints a skeleton")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def read_yaml(path: Path, schema: str, root: Path) -> Any:
+    """A validated YAML file of ours, as plain values."""
+    from grader import schema as schemas
+    from grader import strict_yaml
+
+    where = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise OwnFault(f"cannot read: {error.strerror}", where) from None
+    marked = strict_yaml.load_marked(text, where)
+    if isinstance(marked.value, dict) and "format" in marked.value:
+        schemas.check_format(marked.value["format"], where)
+    fault = schemas.first_fault(schema, marked.value)
+    if fault is not None:
+        place, words = fault
+        raise OwnFault(f"{schemas.dotted(place)}: {words}".removeprefix(": "), f"{where}:{line_of(marked, place)}")
+    return marked.value
+
+
+def line_of(marked: Any, place: tuple[str | int, ...]) -> int:
+    """The line of a node, or of the nearest node above it that has one."""
+    while place and place not in marked.spans:
+        place = place[:-1]
+    return int(marked.spans[place].line) if place in marked.spans else 1
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Every file that belongs to a unit's fixtures, sorted; MANIFEST.tsv is derived from them."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not SKIPPED & set(path.parts) and path.name != "MANIFEST.tsv":
+            found.append(path)
+    return found
+
+
+def manifest(folder: Path) -> dict[str, str]:
+    path = folder / "MANIFEST.tsv"
+    if not path.exists():
+        return {}
+    rows = [line.split("\t") for line in path.read_text().splitlines()]
+    if any(len(row) != 2 or len(row[0]) != 64 for row in rows):
+        raise OwnFault("a row is not sha256, tab, file name", f"{path.name} of {folder.name}", f"ol author build {folder.name}")
+    return {name: digest for digest, name in rows}
+
+
+def load(stage: Stage, root: Path, note: Callable[[str], None] = lambda text: None) -> Unit:
+    """The unit's fixtures, from the cache of their content or read, validated and cached."""
+    folder = root / "fixtures" / stage.unit
+    contents = {path: path.read_bytes() for path in files_of(folder)}
+    digests = {str(p.relative_to(folder)): hashlib.sha256(raw).hexdigest() for p, raw in contents.items()}
+    known = manifest(folder)
+    listing = "".join(f"{digest}\t{name}\n" for name, digest in sorted(digests.items()))
+    sha256 = hashlib.sha256(listing.encode()).hexdigest()
+    edited = [n for n in digests if n.endswith(".yaml") and "/" not in n and known.get(n) != digests[n]]
+    cached = root / ".cache" / f"{stage.unit}-{READER}-{sha256}.json"
+    try:
+        parsed = None if edited else json.loads(cached.read_text())
+    except (OSError, ValueError):
+        parsed = None
+    if parsed is None:
+        if edited:
+            what = "not in its manifest" if len(edited) > 1 or edited[0] not in known else "changed since it was built"
+            note(f"validating {', '.join(edited)} of {stage.unit}: {what}")
+        parsed = parse(stage, root, contents)
+        if not edited:
+            write_cache(cached, parsed)
+    cases = [Case(**item) for item in parsed["cases"]]
+    return Unit(stage, root, cases, parsed["hints"], parsed["errors"], sha256)
+
+
+def parse(stage: Stage, root: Path, contents: dict[Path, bytes]) -> dict[str, Any]:
+    """All case files of a unit, validated: schema, then meaning (check.py)."""
+    from grader import check
+
+    reader = check.Reader(stage.unit, root)
+    errors = root / "fixtures" / stage.unit / "errors.yaml"
+    if errors in contents:
+        reader.errors = read_yaml(errors, "errors", root)["errors"]
+    for path, raw in contents.items():
+        if path.suffix == ".yaml" and path.parent.name == stage.unit and path.name not in NOT_CASES:
+            reader.read(path, raw)
+    return reader.finish()
+
+
+def write_cache(path: Path, parsed: Any) -> None:
+    """Best effort: a read-only checkout works without."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        for old in path.parent.glob(f"{path.name.split('-')[0]}-*.json"):
+            old.unlink(missing_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(parsed, file, separators=(",", ":"))
+        os.replace(file.name, path)
+    except OSError:
+        pass

@@ -1,0 +1,445 @@
+"""What each verb asks and how it judges the answers.
+
+A judge is a generator: it yields requests, receives answers, and returns a Verdict. It knows expected
+values; what it yields does not. So the same judge serves the worker, an adapter, a mutant and the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from grader.compare import Attrs, Cmp, Difference, Keys, Labels, Leaf, Seq, Want, compare, want_of, want_value
+from grader.fixtures import Case, Unit
+from grader.session import Answer, Raised
+from grader.values import decode, show
+from grader.wire import New
+
+SESSION_OUTCOMES = ("crashed", "deadline", "memory", "protocol")
+
+
+@dataclass(slots=True)
+class Request:
+    """A message for code under test; `args` still holds values. `who` is the learner or the reference."""
+
+    message: dict[str, Any]
+    limit_s: float
+    who: str = "learner"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a wrong answer was, for diagnosis: the step, and the value or the kind raised."""
+
+    step: int
+    what: str  # return, state <name>, after <name>, args <name>, raises
+    value: Any
+    cmp: Want | None = None
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The outcome of one case, with everything a report needs."""
+
+    case: str
+    outcome: str
+    text: str = ""
+    step: str = ""
+    difference: Difference | None = None
+    raised: Raised | None = None
+    at: tuple[str, int] | None = None
+    output: str = ""
+    evidence: Evidence | None = None
+    files: set[str] = field(default_factory=set)
+    policy: str = ""
+    counterexample: dict[str, Any] | None = None
+    last_state: str = ""
+    error: float | None = None  # the measured distance, in units of the tolerance's own measure
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "pass"
+
+
+Judge = Generator[Request, Answer, Verdict]
+
+
+class Stop(Exception):
+    """The verdict is in."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.outcome)
+        self.verdict = verdict
+
+
+@dataclass(slots=True)
+class Context:
+    """One case being judged: its unit, its values' folder, the labels it has seen, the files that answered."""
+
+    unit: Unit
+    case: Case
+    labels: Labels = field(default_factory=Labels)
+    files: set[str] = field(default_factory=set)
+
+    @property
+    def limit_s(self) -> float:
+        return self.case.limit_s
+
+    def decode(self, node: Any) -> Any:
+        return decode(node, self.unit.dir)
+
+    def verdict(self, outcome: str, text: str = "", **more: Any) -> Verdict:
+        return Verdict(self.case.id, outcome, text, files=self.files, **more)
+
+    def stop(self, outcome: str, text: str = "", **more: Any) -> Stop:
+        return Stop(self.verdict(outcome, text, **more))
+
+
+def judge(unit: Unit, case: Case) -> Judge:
+    """The verdict on one case."""
+    from grader import properties
+
+    context = Context(unit, case)
+    try:
+        yield Request({"reset": True}, context.limit_s)
+        yield from build_objects(context)
+        if case.verb == "call":
+            return (yield from judge_call(context))
+        if case.verb == "trace":
+            return (yield from judge_trace(context))
+        return (yield from properties.judge_property(context))
+    except Stop as stop:
+        return stop.verdict
+
+
+# -- requests -------------------------------------------------------------------------------------------
+
+
+def message_of(kind: str, name: str, args: dict[str, Any], on: str | None = None) -> dict[str, Any]:
+    message: dict[str, Any] = {kind: name}
+    if on is not None:
+        message["on"] = on
+    if kind != "get":
+        message["args"] = args
+    return message
+
+
+def build_objects(context: Context) -> Generator[Request, Answer, None]:
+    for spec in context.case.raw.get("objects", []):
+        yield from construct(context, spec["id"], spec["new"], spec.get("args", {}))
+    if "new" in context.case.raw:
+        yield from construct(context, "it", context.case.raw["new"], context.case.raw.get("args", {}))
+
+
+def construct(context: Context, id: str, name: str, args: dict[str, Any]) -> Generator[Request, Answer, None]:
+    message = {**message_of("new", name, context.decode(args)), "save": id}
+    answer = yield Request(message, context.limit_s)
+    if answer.kind != "ok":
+        raise unexpected(context, answer, f"{name}(..)", 0)
+    note_file(context, name, answer)
+
+
+def note_file(context: Context, name: str, answer: Answer) -> None:
+    """Remember which file answered for a name of the learner's; given modules and the testkit are ours."""
+    if "." not in name or name.partition(".")[0] not in ("testkit", "rng", "categorical"):
+        context.files.add(answer.file or "")
+
+
+def watched(args: dict[str, Any]) -> list[str]:
+    """Arguments that come back after the call, because nothing may have changed them."""
+    return [name for name, value in args.items() if is_watched(value)]
+
+
+def is_watched(value: Any) -> bool:
+    from numpy import ndarray
+
+    return isinstance(value, (ndarray, list, dict, New))
+
+
+def collect_attrs(want: Want) -> list[str]:
+    """The attributes that an expected value looks at, so that the worker can send them."""
+    match want:
+        case Attrs(fields):
+            return [*fields, *(a for w in fields.values() for a in collect_attrs(w))]
+        case Seq(items):
+            return [a for w in items for a in collect_attrs(w)]
+        case Keys(items):
+            return [a for w in items.values() for a in collect_attrs(w)]
+    return []
+
+
+# -- answers --------------------------------------------------------------------------------------------
+
+
+def unexpected(context: Context, answer: Answer, step: str, index: int, wanted: Want | None = None) -> Stop:
+    """The verdict on an answer that is no value where one was due."""
+    if answer.kind == "unsupported":
+        return context.stop("unsupported", f"the adapter does not support this: {answer.value}", step=step)
+    raised = answer.raised
+    if raised is None:
+        return context.stop("protocol", f"answered {answer.kind} where a value was due", step=step)
+    at = (raised.file, raised.line) if raised.file else None
+    if answer.kind == "memory":
+        return context.stop("memory", "Ran out of memory.", step=step, raised=raised, at=at)
+    if raised.is_a("NotImplementedError"):
+        return context.stop("todo", "not written yet", step=step, raised=raised, at=at)
+    evidence = Evidence(index, "raises", raised.kind)
+    expected = show_want(wanted) if wanted is not None else "a value"
+    difference = Difference("", expected, f"raised {raised.kind}") if raised.phase == "call" else None
+    return context.stop(
+        "raised", raise_text(raised), step=step, raised=raised, at=at, evidence=evidence, difference=difference
+    )
+
+
+def raise_text(raised: Raised) -> str:
+    """One cause, one place, by the phase in which it was raised."""
+    text = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
+    if raised.phase == "lookup":
+        return raised.text + (f". Found: {', '.join(raised.found)}." if raised.found else ".")
+    if raised.phase == "args":
+        return f"an argument could not be built: {text}"
+    if raised.phase == "result":
+        return f"the result could not be read: {text}"
+    return text
+
+
+def show_want(want: Want | None) -> str:
+    match want:
+        case Leaf(value, _):
+            return show(value)
+        case Seq(items):
+            return "[" + ", ".join(show_want(w) for w in items) + "]"
+        case Attrs(fields):
+            return "an object with " + ", ".join(f"{k}={show_want(w)}" for k, w in fields.items())
+        case Keys(items):
+            return "{" + ", ".join(f"{k}: {show_want(w)}" for k, w in items.items()) + "}"
+    return "a value"
+
+
+def is_kind(unit: Unit, raised: Raised, kind: str) -> bool:
+    declared = unit.errors.get(kind)
+    return raised.is_a(declared["python"].rpartition(".")[2] if declared else kind)
+
+
+def check_raises(context: Context, answer: Answer, kind: str, step: str, index: int) -> None:
+    """A raise counts only in the call itself, by a class name of its kind, and never as `todo`."""
+    raised = answer.raised
+    if answer.kind == "raises" and raised is not None and raised.phase == "call":
+        if is_kind(context.unit, raised, kind) and (kind == "NotImplementedError" or not raised.is_a("NotImplementedError")):  # fmt: skip
+            return
+        stop = unexpected(context, answer, step, index)
+        if stop.verdict.outcome == "raised":
+            stop.verdict.difference = Difference("", f"raises {kind}", f"raised {raised.kind}: {raised.text}")
+        raise stop
+    if answer.kind == "return":
+        difference = Difference("", f"raises {kind}", f"returned {show(answer.value)}")
+        evidence = Evidence(index, "return", answer.value, want_value(answer.value, Cmp(nan=True)))
+        raise context.stop("fail", step=step, difference=difference, evidence=evidence)
+    raise unexpected(context, answer, step, index)
+
+
+def check_value(context: Context, want: Want, got: Any, what: str, step: str, index: int) -> None:
+    difference = compare(want, got, what, context.labels)
+    if difference is not None:
+        evidence = Evidence(index, what, got, want)
+        raise context.stop("fail", step=step, difference=difference, evidence=evidence, error=difference.gap)
+
+
+def check_unchanged(context: Context, sent: dict[str, Any], answer: Answer, may: list[str], step: str, index: int) -> None:
+    """Every argument that is not in `mutates` comes back bit-equal."""
+    for name in watched(sent):
+        if name in may:
+            continue
+        before, after = sent[name], answer.args.get(name)
+        if isinstance(before, New):
+            if f"{name} before" not in answer.args:
+                continue  # no record: what matters of such an object is said by `after`
+            before = answer.args[f"{name} before"]
+        difference = compare(want_value(before, Cmp("bits")), after, f"args.{name}")
+        if difference is not None:
+            difference = replace(difference, note="changed by the call")
+            evidence = Evidence(index, f"args {name}", after, want_value(after, Cmp("bits")))
+            raise context.stop("fail", step=step, difference=difference, evidence=evidence)
+
+
+# -- call -----------------------------------------------------------------------------------------------
+
+
+def judge_call(context: Context) -> Judge:
+    raw = context.case.raw
+    expect, name = raw["expect"], raw["call"]
+    args = context.decode(raw.get("args", {}))
+    wants = {k: want_of(expect[k], context.unit.dir) for k in ("return",) if k in expect}
+    message = message_of("do" if "on" in raw else "call", name, args, raw.get("on"))
+    message["back"] = watched(args)
+    attrs = collect_attrs(wants["return"]) if wants else []
+    if attrs:
+        message["attrs"] = attrs
+    answer = yield Request(message, context.limit_s)
+    note_file(context, name, answer)
+    policy = ""
+    if "raises" in expect:
+        check_raises(context, answer, expect["raises"], name, 0)
+    elif "accept" in expect:
+        policy = accepted(context, answer, expect["accept"], name)
+    elif answer.kind != "return":
+        raise unexpected(context, answer, name, 0, wants.get("return"))
+    elif wants:
+        check_value(context, wants["return"], answer.value, "return", name, 0)
+    if answer.kind == "return":
+        check_unchanged(context, args, answer, raw.get("mutates", []), name, 0)
+        for arg, node in expect.get("args", {}).items():
+            check_value(context, want_of(node, context.unit.dir), answer.args.get(arg), f"args {arg}", name, 0)
+    for id, look in expect.get("after", {}).items():
+        yield from check_after(context, id, look, name)
+    return context.verdict("pass", policy=policy)
+
+
+def accepted(context: Context, answer: Answer, options: list[dict[str, Any]], name: str) -> str:
+    """The policy whose answer this is; the rule allows several."""
+    for option in options:
+        try:
+            if "raises" in option:
+                check_raises(context, answer, option["raises"], name, 0)
+            elif answer.kind == "return":
+                check_value(context, want_of(option["return"], context.unit.dir), answer.value, "return", name, 0)
+            else:
+                continue
+        except Stop as stop:
+            if stop.verdict.outcome == "todo":
+                raise
+            continue
+        return str(option["policy"])
+    if answer.kind != "return":
+        raise unexpected(context, answer, name, 0)
+    policies = " or ".join(option["policy"] for option in options)
+    evidence = Evidence(0, "return", answer.value, want_value(answer.value, Cmp(nan=True)))
+    raise context.stop("fail", step=name, difference=Difference("return", policies, show(answer.value)), evidence=evidence)
+
+
+def check_after(context: Context, id: str, look: dict[str, Any], name: str) -> Generator[Request, Answer, None]:
+    """What must be true of an object afterwards, such as how far a random stream has moved."""
+    want = want_of(look["return"], context.unit.dir)
+    kind = "do" if "do" in look else "get"
+    message = message_of(kind, look[kind], context.decode(look.get("args", {})), id)
+    if "path" in look:
+        message["path"] = look["path"]
+    answer = yield Request(message, context.limit_s)
+    if answer.kind != "return":
+        raise unexpected(context, answer, f"{name}, then {id}.{look[kind]}", 1, want)
+    check_value(context, want, answer.value, f"after {id}.{look[kind]}", name, 1)
+
+
+# -- trace ----------------------------------------------------------------------------------------------
+
+
+def judge_trace(context: Context) -> Judge:
+    seen: dict[str, Want | dict[str, str]] = {}  # every observable stated so far
+    last_state = ""
+    for index, step in enumerate(context.case.raw["steps"]):
+        kind = next(k for k in ("do", "get", "call", "new") if k in step)
+        label = f"step {index + 1}: {step[kind]}"
+        try:
+            before: dict[str, Want | dict[str, str]] = {}
+            if "raises" in step and seen:  # a step that raises changes nothing: read before, read after
+                before = yield from read_state(context, list(seen), label, index)
+            yield from judge_step(context, step, kind, label, index)
+            named = {**before, **state_of(context, step)}
+            if named:
+                yield from check_state(context, named, label, index)
+                seen.update(named)
+        except Stop as stop:
+            stop.verdict.last_state = last_state
+            raise
+        if "state" in step:
+            last_state = ", ".join(f"{k}={show_want(w) if not isinstance(w, dict) else w}" for k, w in named.items())
+    return context.verdict("pass")
+
+
+def judge_step(context: Context, step: dict[str, Any], kind: str, label: str, index: int) -> Generator[Request, Answer, None]:
+    message, args = step_message(context, step, kind)
+    want = want_of(step["return"], context.unit.dir) if "return" in step else None
+    if want is not None and (attrs := collect_attrs(want)):
+        message["attrs"] = attrs
+    answer = yield Request(message, context.limit_s)
+    if kind in ("call", "new") or (kind == "do" and "on" not in step and "new" not in context.case.raw):
+        note_file(context, step[kind], answer)
+    if "raises" in step:
+        check_raises(context, answer, step["raises"], label, index)
+    elif answer.kind not in ("return", "ok"):
+        raise unexpected(context, answer, label, index, want)
+    elif want is not None:
+        check_value(context, want, answer.value, "return", label, index)
+    if answer.kind == "return":
+        check_unchanged(context, args, answer, step.get("mutates", []), label, index)
+
+
+def step_message(context: Context, step: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    args = context.decode(step.get("args", {}))
+    on = step.get("on")
+    if on is None and kind in ("do", "get") and "new" in context.case.raw:
+        on = "it"
+    verb = "call" if kind == "do" and on is None else kind
+    message = message_of(verb, step[kind], args, on)
+    if kind != "get":
+        message["back"] = watched(args)
+    if "save" in step:
+        message["save"] = step["save"]
+    return message, args
+
+
+def state_of(context: Context, step: dict[str, Any]) -> dict[str, Want | dict[str, str]]:
+    """What a step states of its observables: a value, or `{raises: kind}`."""
+    stated: dict[str, Want | dict[str, str]] = {}
+    for name, node in step.get("state", {}).items():
+        raises = isinstance(node, dict) and set(node) == {"raises"}
+        stated[name] = {"raises": node["raises"]} if raises else want_of(node, context.unit.dir)
+    return stated
+
+
+def observable(context: Context, name: str) -> dict[str, Any]:
+    spec = context.case.observables[name]
+    kind = next(k for k in ("do", "get", "call") if k in spec)
+    on = spec.get("on", "it" if kind in ("do", "get") and "new" in context.case.raw else None)
+    message = message_of(kind, spec[kind], context.decode(spec.get("args", {})), on)
+    return {**message, "path": spec["path"]} if "path" in spec else message
+
+
+def looks_at(context: Context, names: list[str], attrs: dict[str, list[str]]) -> dict[str, Any]:
+    looks = [{**observable(context, n), **({"attrs": attrs[n]} if attrs.get(n) else {})} for n in names]
+    return {"observe": looks}
+
+
+def read_state(
+    context: Context, names: list[str], label: str, index: int
+) -> Generator[Request, Answer, dict[str, Want | dict[str, str]]]:
+    """What the observables show now, as something to compare with later."""
+    answer = yield Request(looks_at(context, names, {}), context.limit_s)
+    if answer.kind != "observed" or len(answer.value) != len(names):
+        raise unexpected(context, answer, label, index)
+    shown: dict[str, Want | dict[str, str]] = {}
+    for name, item in zip(names, answer.value, strict=True):
+        if item.raised is not None:
+            shown[name] = {"raises": item.raised.kind}
+        else:
+            shown[name] = want_value(item.value, Cmp("exact", nan=True))
+    return shown
+
+
+def check_state(
+    context: Context, named: dict[str, Want | dict[str, str]], label: str, index: int
+) -> Generator[Request, Answer, None]:
+    order = [name for name in context.case.observables if name in named]
+    attrs = {n: collect_attrs(w) for n, w in named.items() if not isinstance(w, dict)}
+    answer = yield Request(looks_at(context, order, attrs), context.limit_s)
+    if answer.kind != "observed" or len(answer.value) != len(order):
+        raise unexpected(context, answer, label, index)
+    for name, seen in zip(order, answer.value, strict=True):
+        want = named[name]
+        if isinstance(want, dict):
+            check_raises(context, seen, want["raises"], f"{label}, then {name}", index)
+        elif seen.kind != "return":
+            raise unexpected(context, seen, f"{label}, then {name}", index, want)
+        else:
+            check_value(context, want, seen.value, f"state {name}", label, index)

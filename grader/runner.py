@@ -1,0 +1,336 @@
+"""Runs a unit's cases against code under test and decides what each run proves.
+
+Quick cases share a session, because forking costs more than most cases. A session that does not end cleanly
+proves nothing: it is void and its cases run alone, each in a session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from grader import wire
+from grader.draw import shuffled
+from grader.errors import OwnFault
+from grader.fixtures import Case, Unit
+from grader.judge import SESSION_OUTCOMES, Judge, Request, Verdict, judge, raise_text
+from grader.session import IMPORT_LIMIT_S, Answer, Bundle, Ended, Session, Zygote
+
+THREE_DEADLINES = 3
+CALIBRATION_S = 0.05  # the calibration loop on the machine where the limits were set; measured, see calibrate()
+Opener = Callable[[], Session]
+
+
+@dataclass(slots=True)
+class UnitRun:
+    """What one run of a unit's cases gave."""
+
+    verdicts: dict[str, Verdict]
+    loaded: set[str] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+    voided: int = 0
+    seconds: float = 0.0
+
+
+class Shared:
+    """What the jobs of one run have in common; jobs run on threads while children do the work."""
+
+    def __init__(self, limit_scale: float = 1.0) -> None:
+        self.lock = threading.Lock()
+        self.deadlines = 0
+        self.voided = 0
+        self.loaded: set[str] = set()
+        self.limit_scale = limit_scale
+        self.unit_failure: Verdict | None = None
+
+    def add_deadline(self) -> None:
+        with self.lock:
+            self.deadlines += 1
+
+    def slow_machine(self) -> bool:
+        """Whether this machine is so slow that the limits double; asked at the first deadline, once."""
+        with self.lock:
+            if self.limit_scale == 1.0 and self.deadlines == 1 and calibrate() > 2 * CALIBRATION_S:
+                self.limit_scale, self.deadlines = 2.0, 0
+                return True
+        return False
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.deadlines >= THREE_DEADLINES
+
+
+class Runner:
+    """Runs cases of one unit on sessions that `opener` opens; `reference` answers `same_as: reference`."""
+
+    def __init__(self, unit: Unit, opener: Opener, reference: Opener | None = None, jobs: int = 0) -> None:
+        self.unit, self.opener, self.reference = unit, opener, reference
+        self.jobs = jobs or min(2, os.cpu_count() or 1)
+
+    def run(
+        self, cases: Sequence[Case], twice: bool = False, on_case: Callable[[Verdict], None] = lambda verdict: None
+    ) -> UnitRun:
+        """Every case once, or the passing ones twice in another order and company."""
+        start = time.perf_counter()
+        shared = Shared()
+        verdicts = self.once(cases, 1, shared, on_case)
+        if twice:
+            again = [c for c in cases if verdicts[c.id].passed and c.verb != "property" and not c.heavy]
+            for id, second in self.once(again, 2, shared, lambda verdict: None).items():
+                if not second.passed:
+                    why = f"gave two answers: passed, then {second.outcome}"
+                    verdicts[id] = Verdict(
+                        id, "fail", f"unstable: {why}. Does it keep state between calls?",
+                        step=second.step, difference=second.difference, files=second.files,
+                    )  # fmt: skip
+        settle_twins(self.unit, verdicts)
+        files = {file for verdict in verdicts.values() for file in verdict.files}
+        return UnitRun(verdicts, shared.loaded, files, shared.voided, time.perf_counter() - start)
+
+    def once(
+        self, cases: Sequence[Case], round: int, shared: Shared, on_case: Callable[[Verdict], None]
+    ) -> dict[str, Verdict]:
+        by_id = {case.id: case for case in cases}
+        quick = [c.id for c in cases if not c.heavy and c.verb != "property"]
+        order = shuffled(quick, round)
+        # The longest jobs first; two groups of quick cases, because there are two cores.
+        slow = [[c.id] for c in cases if c.heavy] + [[c.id] for c in cases if c.verb == "property" and not c.heavy]
+        groups = [order[i :: self.jobs] for i in range(self.jobs)]
+        jobs = [[by_id[id] for id in job] for job in slow + groups if job]
+        verdicts: dict[str, Verdict] = {}
+
+        def work(job: list[Case]) -> None:
+            for verdict in self.job(job, shared):
+                with shared.lock:
+                    verdicts[verdict.case] = verdict
+                    on_case(verdict)
+
+        with ThreadPoolExecutor(self.jobs) as pool:
+            for done in [pool.submit(work, job) for job in jobs]:
+                done.result()
+        if shared.unit_failure is not None:
+            failure = shared.unit_failure
+            return {c.id: Verdict(c.id, failure.outcome, failure.text, step="import", raised=failure.raised,
+                                  at=failure.at, output=failure.output) for c in cases}  # fmt: skip
+        return {case.id: verdicts[case.id] for case in cases}
+
+    # -- one job ------------------------------------------------------------------------------------
+
+    def job(self, cases: list[Case], shared: Shared) -> list[Verdict]:
+        """A group in one session; alone if the session is void."""
+        if shared.unit_failure is not None:
+            return [Verdict(c.id, "blocked", "the unit could not be imported") for c in cases]
+        if shared.out_of_time:
+            return [blocked(c) for c in cases]
+        verdicts, clean = self.session(cases, shared)
+        if clean or shared.unit_failure is not None:
+            return [verdicts[c.id] for c in cases]
+        if len(cases) > 1:
+            shared.voided += 1
+        out = []
+        for case in cases:
+            known = verdicts.get(case.id)
+            if known is not None and known.outcome == "deadline" and not shared.slow_machine():
+                out.append(known)  # a deadline keeps its own case's outcome
+            elif shared.out_of_time:
+                out.append(blocked(case))
+            elif len(cases) == 1 and known is not None and known.outcome in SESSION_OUTCOMES:
+                out.append(known)
+            else:
+                out.append(self.alone(case, shared))
+        return out
+
+    def alone(self, case: Case, shared: Shared) -> Verdict:
+        verdicts, _ = self.session([case], shared)
+        return verdicts[case.id]
+
+    def session(self, cases: list[Case], shared: Shared) -> tuple[dict[str, Verdict], bool]:
+        """Judge cases in one session; clean only if the session ended as it must."""
+        verdicts: dict[str, Verdict] = {}
+        session: Session | None = None
+        at_work = cases[0]
+        try:
+            session = self.opener()
+            failure = hello(session, self.unit.name)
+            if failure is not None:
+                shared.unit_failure = failure
+                session.kill()
+                return verdicts, False
+            with Reference(self.reference, self.unit.name) as reference:
+                for case in cases:
+                    at_work = case
+                    verdict = drive(judge(self.unit, case), session, reference, shared.limit_scale)
+                    verdict.output = session.output()
+                    verdicts[case.id] = self.whose(verdict, session)
+            shared.loaded |= set(session.close())
+            return verdicts, True
+        except Ended as ended:
+            if session is not None:
+                session.kill()
+            if ended.outcome == "deadline":
+                shared.add_deadline()
+            output = session.output() if session is not None else ""
+            # What the session proved before is void too: the code may have prepared its end.
+            verdicts[at_work.id] = Verdict(at_work.id, ended.outcome, ended.text, at=ended.at, output=output)
+            if len(cases) > 1:
+                return {k: v for k, v in verdicts.items() if v.outcome == "deadline"}, False
+            return verdicts, False
+        except BaseException:
+            if session is not None:
+                session.kill()
+            raise
+
+    def whose(self, verdict: Verdict, session: Session) -> Verdict:
+        """A pass must come from the files that were sent in; anything else did the work instead."""
+        if not verdict.passed or session.bundle is None:
+            return verdict
+        known = {path for path, _, _ in session.bundle.files.values()}
+        for file in verdict.files:
+            if file not in known:
+                where = f"came from {file}" if file else "has no Python source"
+                return Verdict(verdict.case, "fail", f"What was called is not defined in your files: it {where}.",
+                               output=verdict.output)  # fmt: skip
+        return verdict
+
+
+class Reference:
+    """A lazy session with the reference, for the few properties that need a full implementation."""
+
+    def __init__(self, opener: Opener | None, unit: str) -> None:
+        self.opener, self.unit = opener, unit
+        self.session: Session | None = None
+
+    def __enter__(self) -> Reference:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.session is not None:
+            self.session.kill()
+
+    def request(self, message: dict[str, Any], limit_s: float) -> Answer:
+        if self.opener is None:
+            raise OwnFault("no reference to compare with", self.unit, "impl/ is missing here")
+        if self.session is None:
+            self.session = self.opener()
+            failure = hello(self.session, self.unit)
+            if failure is not None:
+                raise OwnFault(f"the reference cannot be imported: {failure.text}", self.unit)
+        try:
+            return ask(self.session, message, limit_s)
+        except Ended as ended:
+            raise OwnFault(f"the reference ended: {ended.text}", self.unit) from None
+
+
+def hello(session: Session, unit: str) -> Verdict | None:
+    """Import the unit; its failure is reported once and is every case's outcome."""
+    try:
+        answer = session.request({"hello": wire.FORMAT, "unit": unit}, IMPORT_LIMIT_S)
+    except Ended as ended:
+        return Verdict("", ended.outcome, ended.text, step="import", at=ended.at, output=session.output())
+    if answer.kind == "ok":
+        session.libm = answer.libm
+        return None
+    raised = answer.raised
+    output = session.output()
+    if raised is None:
+        return Verdict("", "protocol", f"answered {answer.kind} to hello", step="import", output=output)
+    at = (raised.file, raised.line) if raised.file else None
+    name = os.path.basename(raised.file) if raised.file else f"{unit}.py"
+    if raised.is_a("SyntaxError") and raised.line:
+        text = f"{name} line {raised.line}: {raised.text.partition(' (')[0]}."
+    else:
+        text = f"Could not import {name}: {raise_text(raised)}" + (f" (line {raised.line})." if raised.line else ".")
+        if raised.is_a("ModuleNotFoundError") and "impl" not in raised.text:
+            text += " Only numpy and the standard library are available here."
+    return Verdict("", "raised", text, step="import", raised=raised, at=at, output=output)
+
+
+def ask(session: Session, message: dict[str, Any], limit_s: float) -> Answer:
+    """Encode a message's values for the session's transport and wait for the answer."""
+    encoded = dict(message)
+    body = wire.Body()
+    put = getattr(session, "put", None) or body.put
+    if "args" in message:
+        encoded["args"] = {name: wire.encode(value, put) for name, value in message["args"].items()}
+    if "observe" in message:
+        encoded["observe"] = [
+            {**look, "args": {k: wire.encode(v, put) for k, v in look["args"].items()}} if "args" in look else look
+            for look in message["observe"]
+        ]
+    return session.request(encoded, limit_s, body)
+
+
+def drive(judged: Judge, session: Session, reference: Reference, scale: float = 1.0) -> Verdict:
+    """Run a judge to its verdict. One request leaves only after the last answer was judged."""
+    try:
+        request: Request = next(judged)
+        while True:
+            if request.who == "reference":
+                answer = reference.request(request.message, request.limit_s * scale)
+            else:
+                answer = ask(session, request.message, request.limit_s * scale)
+            request = judged.send(answer)
+    except StopIteration as stop:
+        verdict: Verdict = stop.value
+        return verdict
+
+
+def settle_twins(unit: Unit, verdicts: dict[str, Verdict]) -> None:
+    """A raising case proves nothing while the same call without the fault does not work."""
+    for case in unit.cases:
+        verdict = verdicts.get(case.id)
+        twin = case.raw.get("twin")
+        if verdict is None or not twin or not verdict.passed or twin not in verdicts:
+            continue
+        if not verdicts[twin].passed:
+            verdict.outcome = "inconclusive"
+            verdict.text = f"raised as it must, but its twin {twin} does not pass, so this proves nothing yet"
+
+
+def blocked(case: Case) -> Verdict:
+    return Verdict(case.id, "blocked", "not run: three cases of this unit ran out of time")
+
+
+def with_twins(unit: Unit, cases: Sequence[Case]) -> list[Case]:
+    """The cases and the twins they lean on, in the order of the fixtures."""
+    wanted = {case.id for case in cases} | {case.raw["twin"] for case in cases if "twin" in case.raw}
+    return [case for case in unit.cases if case.id in wanted]
+
+
+class Workers:
+    """Opens sessions of a bundle; the zygote is shared and restarted when code under test has killed it."""
+
+    def __init__(self, zygote: Zygote | None = None) -> None:
+        self.zygote = zygote
+        self.lock = threading.Lock()
+
+    def opener(self, bundle: Bundle, replace: Mapping[str, str] | None = None) -> Opener:
+        def open_session() -> Session:
+            with self.lock:
+                if self.zygote is None or not self.zygote.alive:
+                    if self.zygote is not None:
+                        self.zygote.close()
+                    self.zygote = Zygote()
+                return self.zygote.fork(bundle, replace or {})
+
+        return open_session
+
+    def close(self) -> None:
+        if self.zygote is not None:
+            self.zygote.close()
+            self.zygote = None
+
+
+def calibrate() -> float:
+    """Seconds of a fixed loop of Python arithmetic, to see how slow this machine is."""
+    start = time.perf_counter()
+    x = 1
+    for _ in range(300_000):
+        x = (x * 6364136223846793005 + 1) & 0xFFFFFFFFFFFFFFFF
+    return time.perf_counter() - start
+

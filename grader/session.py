@@ -1,0 +1,443 @@
+"""The grader's side of a conversation with code under test.
+
+`Zygote` starts the worker process (worker.py) and forks a child per session; `ForkSession` is one child.
+The kernel's word on how a child ended comes from the zygote, never from the child. A session that does not
+end with an acknowledged `bye`, end of file without a surplus byte, and status 0 proves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from grader.wire import Body
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTPUT_KEPT = 64 << 10  # bytes of the learner's own output that are kept; the rest is drained
+IMPORT_LIMIT_S = 10.0
+LIMITS = {"AS": 1 << 30, "CPU": 120, "FSIZE": 16 << 20, "NOFILE": 64, "CORE": 0}
+SIGNALS = {
+    "SIGSEGV": "invalid memory access; usually an index past the end of an array",
+    "SIGBUS": "invalid memory access",
+    "SIGFPE": "integer division by zero",
+    "SIGILL": "trap or undefined behaviour",
+    "SIGABRT": "abort, a failed assertion or a double free",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The files that answer for `impl`: {module: (path, source, is_package)}, and whose they are."""
+
+    key: str
+    files: Mapping[str, tuple[str, str, bool]]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    warm: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()  # modules that are the grader's own copies
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What was raised, as names and text."""
+
+    kind: str
+    bases: tuple[str, ...]
+    text: str
+    phase: str
+    file: str = ""
+    line: int = 0
+    found: tuple[str, ...] = ()
+
+    def is_a(self, kind: str) -> bool:
+        return kind in self.bases
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer: exactly one of a value, a raise, `unsupported`, or ok."""
+
+    kind: str  # return | raises | memory | unsupported | ok | observed
+    value: Any = None
+    raised: Raised | None = None
+    args: dict[str, Any] = field(default_factory=dict)
+    file: str | None = None
+    loaded: tuple[str, ...] = ()
+    libm: str | None = None
+
+
+class Ended(Exception):
+    """The session is over without an answer: the outcome, why, and where it was."""
+
+    def __init__(self, outcome: str, text: str, at: tuple[str, int] | None = None) -> None:
+        super().__init__(text)
+        self.outcome, self.text, self.at = outcome, text, at
+
+
+class Session(Protocol):
+    """What the judge talks to: the Python worker or a program behind the line protocol."""
+
+    libm: str | None
+    bundle: Bundle | None
+
+    def request(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> Answer: ...
+    def output(self) -> str: ...
+    def close(self) -> tuple[str, ...]: ...
+    def kill(self) -> None: ...
+
+
+def worker_env() -> dict[str, str]:
+    """A clean environment: nothing secret, one thread, fixed locale and hash seed."""
+    env = {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}
+    threads = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
+    env |= {f"{name}_NUM_THREADS": "1" for name in threads}
+    return env | {
+        "PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8", "TZ": "UTC",
+        "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1",
+    }  # fmt: skip
+
+
+class Zygote:
+    """A warm worker. Start it before anything else is imported: it loads NumPy meanwhile.
+
+    Level 1 of design section 5. Levels 2 and 3 put their isolation on in the child after the fork, or wrap
+    this command: both hang on `limits` and on the command line built here.
+    """
+
+    level = 1
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        # -I would ignore PYTHONHASHSEED; the environment is ours alone, so -s and -P are enough.
+        command = [sys.executable, "-s", "-P", "-B", str(ROOT / "grader" / "worker.py"), str(theirs.fileno())]
+        theirs.set_inheritable(True)
+        self.pid = os.posix_spawn(sys.executable, command, worker_env(), setsid=True, file_actions=[
+            (os.POSIX_SPAWN_CLOSE, ours.fileno()),
+        ])  # fmt: skip
+        theirs.close()
+        self.control = ours
+        self.data = bytearray()
+        self.notices: dict[int, tuple[int, float]] = {}
+        self.loaded: set[str] = set()
+        self.versions: dict[str, str] = {}
+        self.alive = True
+        self.lock = threading.RLock()  # sessions on two threads read the same control channel
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        text = json.dumps(message).encode()
+        raw = struct.pack("<I", len(text)) + text
+        try:
+            if fds:
+                sent = socket.send_fds(self.control, [raw], fds)
+                self.control.sendall(raw[sent:])
+            else:
+                self.control.sendall(raw)
+        except OSError:
+            self.alive = False
+
+    def read(self, until: float) -> dict[str, Any] | None:
+        """The next message of the zygote; None at the deadline or when it has gone."""
+        while True:
+            if len(self.data) >= 4 and len(self.data) >= 4 + (n := struct.unpack_from("<I", self.data)[0]):
+                message: dict[str, Any] = json.loads(bytes(self.data[4 : 4 + n]))
+                del self.data[: 4 + n]
+                return message
+            wait = until - time.monotonic()
+            if not self.alive or wait < 0 or not select.select([self.control], [], [], wait)[0]:
+                return None
+            try:
+                chunk = self.control.recv(1 << 16)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                self.alive = False
+                return None
+            self.data += chunk
+
+    def note(self, message: dict[str, Any]) -> None:
+        if "exit" in message:
+            self.notices[message["exit"]] = (message["status"], message["cpu_s"])
+        elif "ready" in message:
+            self.versions = {"numpy": message["numpy"], "python": message["python"]}
+
+    def load(self, bundle: Bundle) -> None:
+        if bundle.key in self.loaded:
+            return
+        files = [[name, *entry] for name, entry in bundle.files.items()]
+        self.send({"load": bundle.key, "files": files, "aliases": dict(bundle.aliases), "warm": bundle.warm})
+        self.loaded.add(bundle.key)
+
+    def fork(self, bundle: Bundle, replace: Mapping[str, str]) -> ForkSession:
+        ours, theirs = socket.socketpair()
+        read, write = os.pipe()
+        with self.lock:
+            self.load(bundle)
+            self.send({"fork": bundle.key, "replace": dict(replace), "limits": LIMITS}, [theirs.fileno(), write])
+            theirs.close()
+            os.close(write)
+            until = time.monotonic() + 30
+            while (message := self.read(until)) is not None and "pid" not in message and "refused" not in message:
+                self.note(message)
+        if message is None or "refused" in message:
+            ours.close()
+            os.close(read)
+            why = message["refused"] if message else "the worker process ended"
+            raise Ended("crashed", f"no process could be started for the code under test ({why})")
+        return ForkSession(self, message["pid"], ours, read, bundle)
+
+    def wait(self, pid: int, seconds: float) -> tuple[int, float] | None:
+        """The wait status and CPU seconds of a child, or None if it lives on or nobody saw it end."""
+        until = time.monotonic() + seconds
+        while True:
+            with self.lock:
+                if pid in self.notices:
+                    return self.notices[pid]
+                message = self.read(min(until, time.monotonic() + 0.002))
+                if message is not None:
+                    self.note(message)
+                elif not self.alive:
+                    return None
+            if message is None and time.monotonic() > until:
+                return None
+
+    def close(self) -> None:
+        self.control.close()
+        with contextlib.suppress(ChildProcessError):
+            for _ in range(200):  # it ends its children and itself when the control channel closes
+                if os.waitpid(self.pid, os.WNOHANG)[0]:
+                    return
+                time.sleep(0.005)
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+class ForkSession:
+    """One child of the zygote."""
+
+    def __init__(self, zygote: Zygote, pid: int, channel: socket.socket, output: int, bundle: Bundle) -> None:
+        from grader import wire
+
+        self.wire = wire
+        self.zygote, self.pid, self.channel, self.output_fd = zygote, pid, channel, output
+        self.bundle: Bundle | None = bundle
+        self.libm: str | None = "system"
+        self.seq = 0
+        self.text = bytearray()
+        self.open = True
+        channel.setblocking(False)
+        os.set_blocking(output, False)
+        self.poll = select.poll()
+        self.poll.register(channel, select.POLLIN)
+        self.poll.register(output, select.POLLIN)
+
+    # -- transport ----------------------------------------------------------------------------------
+
+    def drain(self) -> bool:
+        """Take what the code printed, keep the first part; False when the pipe is closed."""
+        try:
+            chunk = os.read(self.output_fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        self.text += chunk[: max(0, OUTPUT_KEPT - len(self.text))]
+        if not chunk:
+            self.poll.unregister(self.output_fd)
+        return bool(chunk)
+
+    def write(self, data: bytes, until: float) -> None:
+        view, poll = memoryview(data), select.poll()
+        poll.register(self.channel, select.POLLOUT)
+        while view:
+            try:
+                view = view[self.channel.send(view) :]
+            except BlockingIOError:
+                wait = until - time.monotonic()
+                if wait <= 0 or not poll.poll(wait * 1000):
+                    raise TimeoutError from None
+                self.drain()
+
+    def read(self, size: int, until: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            wait = until - time.monotonic()
+            if wait <= 0:
+                raise TimeoutError
+            for fd, _ in self.poll.poll(wait * 1000):
+                if fd == self.output_fd:
+                    self.drain()
+                    continue
+                with contextlib.suppress(BlockingIOError):
+                    chunk = self.channel.recv(min(size - len(data), 1 << 20))
+                    if not chunk:
+                        raise EOFError
+                    data += chunk
+        return bytes(data)
+
+    def request(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> Answer:
+        until = time.monotonic() + limit_s
+        try:
+            self.write(self.wire.pack({**message, "limit_s": limit_s}, body), until)
+            header, size = self.wire.sizes(self.read(8, until))
+            reply, chunks = self.wire.unpack(self.read(header, until), self.read(size, until))
+            if reply.get("seq") != self.seq:
+                raise self.wire.ProtocolError(f"answer {reply.get('seq')!r:.20} to request {self.seq}")
+            self.seq += 1
+            return answer_of(reply, chunks)
+        except TimeoutError:
+            self.kill()
+            raise Ended(
+                "deadline", f"Stopped after {limit_s:g} s (limit {limit_s:g} s).", self.traced()
+            ) from None
+        except (EOFError, OSError):
+            raise self.ended() from None
+        except self.wire.ProtocolError as error:
+            self.kill()
+            raise Ended("protocol", f"The result channel received data that is not a result ({error}).") from None
+
+    # -- how it ended -------------------------------------------------------------------------------
+
+    def ended(self) -> Ended:
+        """Why the channel closed, from the kernel's status."""
+        noticed = self.zygote.wait(self.pid, 1.0)
+        self.kill()
+        at = self.traced()
+        if noticed is None:
+            if not self.zygote.alive:
+                return Ended("crashed", "Your code ended the worker process that ran it.", at)
+            return Ended("protocol", "Your code closed the result channel and went on running.", at)
+        status, cpu = noticed
+        if os.WIFSIGNALED(status):
+            name = signal.Signals(os.WTERMSIG(status)).name
+            if name == "SIGXCPU" or (name == "SIGKILL" and cpu >= LIMITS["CPU"]):
+                return Ended("deadline", f"Used {cpu:.0f} s of CPU time (limit {LIMITS['CPU']} s).", at)
+            if name == "SIGKILL":
+                return Ended("memory", "Your code was killed (SIGKILL); the memory limit is the likely cause.", at)
+            return Ended("crashed", f"Your code crashed ({name}: {SIGNALS.get(name, 'ended by a signal')}).", at)
+        code = os.WEXITSTATUS(status)
+        return Ended(
+            "crashed",
+            f"Your code ended the process (exit code {code}) before returning a result. "
+            "Remove exit(), quit() or os._exit().",
+            at,
+        )
+
+    def traced(self) -> tuple[str, int] | None:
+        """File and line of the learner's innermost frame in what faulthandler wrote."""
+        while self.poll_output():
+            pass
+        if self.bundle is None:
+            return None
+        ours = {path for path, _, _ in self.bundle.files.values()}
+        lines = self.text.decode("utf-8", "replace").splitlines()
+        starts = [i for i, line in enumerate(lines) if line.startswith(("Timeout (", "Fatal Python error", "Thread 0x", "Current thread 0x"))]  # fmt: skip
+        for line in lines[starts[-1] if starts else len(lines) :]:
+            name, _, rest = line.strip().removeprefix('File "').partition('", line ')
+            if name in ours and rest.split(" ")[0].isdecimal():
+                return name, int(rest.split(" ")[0])
+        return None
+
+    def poll_output(self) -> bool:
+        before = len(self.text)
+        with contextlib.suppress(OSError, KeyError):
+            self.drain()
+        return len(self.text) != before
+
+    def output(self) -> str:
+        """What the code printed since the last call, without the tracebacks of faulthandler."""
+        self.poll_output()
+        text, self.text = self.text.decode("utf-8", "replace"), bytearray()
+        return text
+
+    def close(self) -> tuple[str, ...]:
+        """Say bye; returns the modules that were loaded, or raises Ended if anything is not as it must be."""
+        if not self.open:
+            raise Ended("protocol", "the session is over")
+        answer = self.request({"bye": True}, 5.0)
+        try:
+            surplus = self.read(1, time.monotonic() + 1.0)
+        except EOFError:
+            surplus = b""
+        except TimeoutError:
+            self.kill()
+            raise Ended("protocol", "Your code kept the result channel open after it had ended.") from None
+        noticed = self.zygote.wait(self.pid, 1.0)
+        self.kill()
+        if surplus:
+            raise Ended("protocol", "The result channel received data after the last result.")
+        if noticed is None or noticed[0] != 0 or answer.kind != "ok":
+            raise Ended("crashed", "Your code ended the process before the session was over.")
+        return answer.loaded
+
+    def kill(self) -> None:
+        if not self.open:
+            return
+        self.open = False
+        self.poll_output()
+        if self.pid not in self.zygote.notices:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGKILL)  # a child that has not called setsid yet
+        with contextlib.suppress(OSError):
+            self.channel.close()
+        self.poll_output()
+
+
+def answer_of(reply: dict[str, Any], chunks: Any = None) -> Answer:
+    """A reply as an Answer; raises ProtocolError unless it carries exactly one kind."""
+    from grader import wire
+
+    kinds = [k for k in ("return", "raises", "memory", "unsupported", "ok", "observed") if k in reply]
+    if len(kinds) != 1:
+        raise wire.ProtocolError(f"an answer with {len(kinds)} of return, raises, unsupported, ok")
+    kind = kinds[0]
+    answer = Answer(kind)
+    for key, value in reply.items():  # in header order, because tensor bodies come in that order
+        if key == "return":
+            answer.value = wire.decode(value, chunks)
+        elif key in ("raises", "memory"):
+            answer.raised = raised_of(value, reply.get("phase", "call"))
+        elif key == "observed":
+            if not isinstance(value, list):
+                raise wire.ProtocolError("observed is not a list")
+            answer.value = [answer_of(item, chunks) for item in value]
+        elif key == "args":
+            if not isinstance(value, dict):
+                raise wire.ProtocolError("args is not an object")
+            answer.args = {name: wire.decode(item, chunks) for name, item in value.items()}
+        elif key == "unsupported":
+            answer.value = str(value)[:400]
+        elif key == "ok":
+            answer.libm = value.get("libm") if isinstance(value, dict) else None
+    answer.file = reply["file"] if isinstance(reply.get("file"), str) else None
+    loaded = reply.get("loaded")
+    answer.loaded = tuple(x for x in loaded if isinstance(x, str)) if isinstance(loaded, list) else ()
+    return answer
+
+
+def raised_of(about: Any, phase: Any) -> Raised:
+    from grader import wire
+
+    if not isinstance(about, dict) or not isinstance(about.get("class"), str):
+        raise wire.ProtocolError("a raise without a class name")
+    texts = [about["class"], *(about.get("bases") or [])]
+    if not all(isinstance(text, str) for text in texts):
+        raise wire.ProtocolError("class names that are not text")
+    at = about.get("at")
+    file, line = (str(at[0]), at[1]) if isinstance(at, list) and len(at) >= 2 and type(at[1]) is int else ("", 0)
+    found = about.get("found")
+    return Raised(
+        about["class"], tuple(texts), str(about.get("text", ""))[:2000], str(phase), file, line,
+        tuple(str(x) for x in found) if isinstance(found, list) else (),
+    )  # fmt: skip

@@ -1,0 +1,308 @@
+"""Values and messages between the grader and code under test (spec/protocol.md).
+
+Used on both sides, so it imports the standard library and NumPy only. A frame is
+`u32 header length, u32 body length, header JSON, body`; tensors lie in the body in the order in which
+the header names them. Nothing here ever unpickles, evaluates or trusts a length it has not checked.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+FORMAT = "1.0"
+MAX_HEADER = 1 << 20  # bytes of JSON in one frame
+MAX_BODY = 8 << 20  # bytes of tensor data in one answer
+MAX_DEPTH = 32
+
+# bf16 has no NumPy dtype: it travels as its 16 bits under a name of its own, never as u16.
+BF16 = np.dtype([("bf16", "<u2")])
+DTYPES: dict[str, np.dtype[Any]] = {
+    "bool": np.dtype(np.bool_), "i8": np.dtype("<i1"), "i16": np.dtype("<i2"), "i32": np.dtype("<i4"),
+    "i64": np.dtype("<i8"), "u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4"),
+    "u64": np.dtype("<u8"), "f16": np.dtype("<f2"), "bf16": BF16, "f32": np.dtype("<f4"), "f64": np.dtype("<f8"),
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class ProtocolError(Exception):
+    """The other side sent something that is not a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """An object to construct in place: a class of the unit, of a given module or of the testkit."""
+
+    name: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A value to compute in place by calling a function."""
+
+    name: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An object that was built or saved under this id."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A NumPy dtype as a value."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object seen through its fields: a dataclass, a named tuple, or the attributes asked for."""
+
+    type: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An answer that is no data: only what it is called crosses the wire."""
+
+    type: str
+
+
+@dataclass(slots=True)
+class Body:
+    """Collects tensor bytes in header order; `limit` bounds what one answer may carry."""
+
+    limit: int = 1 << 30
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def put(self, raw: bytes) -> dict[str, Any]:
+        self.size += len(raw)
+        if self.size > self.limit:
+            raise OverflowError(f"{self.size} bytes")
+        self.parts.append(raw)
+        return {"raw": len(raw)}
+
+
+def as_base64(raw: bytes) -> dict[str, Any]:
+    return {"base64": base64.b64encode(raw).decode("ascii")}
+
+
+def float_bits(x: float) -> str:
+    return struct.pack(">d", x).hex()
+
+
+def encode_tensor(array: np.ndarray[Any, Any], put: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
+    """`{dtype: {shape, raw | base64}}`; raises KeyError for a dtype outside the list."""
+    native = array.dtype.newbyteorder("<") if array.dtype.names is None else array.dtype
+    name = NAMES[native]
+    raw = np.ascontiguousarray(array, dtype=native).tobytes()
+    return {name: {"shape": list(array.shape), **put(raw)}}
+
+
+def encode(value: Any, put: Callable[[bytes], dict[str, Any]], attrs: tuple[str, ...] = (), depth: int = 0) -> Any:
+    """A value as wire JSON. What is no data becomes `{opaque: type name}`; subclasses go as their base."""
+    if value is None or value is True or value is False:
+        return value
+    if depth > MAX_DEPTH:
+        return {"opaque": f"{type(value).__name__} nested deeper than {MAX_DEPTH}"}
+    kind = type(value)
+    if issubclass(kind, np.generic):  # scalars before their Python bases: np.float64 is a float
+        if issubclass(kind, np.bool_):
+            return bool(value)
+        if issubclass(kind, np.integer):
+            return encode(int(value), put)
+        if issubclass(kind, np.float64):
+            return {"f64": float_bits(float.__float__(value))}
+        return encode(np.asarray(value), put)
+    if issubclass(kind, int):
+        number = int.__int__(value)
+        return number if abs(number) < 1 << 53 else {"int": str(number)}
+    if issubclass(kind, float):
+        return {"f64": float_bits(float.__float__(value))}
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, (bytes, bytearray)):
+        return {"bytes": bytes(memoryview(value)).hex()}
+    if issubclass(kind, np.ndarray):
+        try:
+            return encode_tensor(np.ndarray.view(value, np.ndarray), put)
+        except KeyError:
+            return {"opaque": f"an array of dtype {np.ndarray.dtype.__get__(value)}"}
+    if issubclass(kind, np.dtype):
+        return {"dtype": NAMES.get(value, str(value))}
+    return _encode_compound(value, kind, put, attrs, depth)
+
+
+def _encode_compound(
+    value: Any, kind: type, put: Callable[[bytes], dict[str, Any]], attrs: tuple[str, ...], depth: int
+) -> Any:
+    def inner(item: Any) -> Any:
+        return encode(item, put, attrs, depth + 1)
+
+    match value:
+        case New(name, args):
+            return {"new": name, "args": {k: inner(v) for k, v in args.items()}}
+        case Call(name, args):
+            return {"call": name, "args": {k: inner(v) for k, v in args.items()}}
+        case Ref(id):
+            return {"ref": id}
+        case DType(name):
+            return {"dtype": name}
+        case Opaque(name):
+            return {"opaque": name}
+        case Fields(name, fields):
+            return {"object": name, "fields": {k: inner(v) for k, v in fields.items()}}
+    names = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "_fields", None)
+    if attrs:
+        return {"object": kind.__name__, "fields": {a: inner(getattr(value, a)) for a in attrs if hasattr(value, a)}}
+    if names is not None and not issubclass(kind, type):
+        return {"object": kind.__name__, "fields": {n: inner(getattr(value, n)) for n in names if n[:1] != "_"}}
+    if issubclass(kind, tuple):
+        return {"tuple": [inner(item) for item in tuple.__iter__(value)]}
+    if issubclass(kind, list):
+        return [inner(item) for item in list.__iter__(value)]
+    if issubclass(kind, dict):
+        return {"map": [[inner(k), inner(v)] for k, v in dict.items(value)]}
+    if issubclass(kind, (set, frozenset)):
+        return {"opaque": "a set"}
+    return {"opaque": kind.__name__}
+
+
+def decode(node: Any, body: Iterator[bytes] | None = None, depth: int = 0) -> Any:
+    """Wire JSON back to a value; raises ProtocolError on anything malformed.
+
+    Tuples come back as lists: the contract does not tell them apart.
+    """
+    if depth > MAX_DEPTH:
+        raise ProtocolError(f"a value nested deeper than {MAX_DEPTH}")
+    if node is None or isinstance(node, (bool, int, str)):
+        return node
+    if isinstance(node, list):
+        return [decode(item, body, depth + 1) for item in node]
+    if not isinstance(node, dict) or not node:
+        raise ProtocolError(f"not a value: {node!r:.80}")
+    key = next(iter(node))
+    value = node[key]
+    if key == "f64" and isinstance(value, str):
+        return struct.unpack(">d", _hex(value, 8))[0]
+    if key in DTYPES and isinstance(value, dict):
+        return _decode_tensor(key, value, body)
+    if key == "tuple" and isinstance(value, list):
+        return [decode(item, body, depth + 1) for item in value]
+    if key == "map" and isinstance(value, list):
+        return {_key(decode(k, body, depth + 1)): decode(v, body, depth + 1) for k, v in map(_pair, value)}
+    if key == "int" and isinstance(value, str) and len(value) <= 400 and value.lstrip("-").isdecimal():
+        return int(value)
+    if key == "bytes" and isinstance(value, str):
+        return _hex(value, len(value) // 2)
+    if key == "opaque" and isinstance(value, str):
+        return Opaque(value[:200])
+    if key == "dtype" and isinstance(value, str):
+        return DType(value[:40])
+    if key == "object" and isinstance(value, str) and isinstance(fields := node.get("fields"), dict):
+        return Fields(value[:200], {k: decode(v, body, depth + 1) for k, v in fields.items()})
+    raise ProtocolError(f"not a value: {node!r:.80}")
+
+
+def _decode_tensor(dtype_name: str, spec: dict[str, Any], body: Iterator[bytes] | None) -> np.ndarray[Any, Any]:
+    shape, dtype = spec.get("shape"), DTYPES[dtype_name]
+    if not isinstance(shape, list) or len(shape) > 16 or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
+        raise ProtocolError(f"not a shape: {shape!r:.80}")
+    want = math.prod(shape) * dtype.itemsize
+    if "base64" in spec:
+        try:
+            raw = base64.b64decode(spec["base64"], validate=True)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(f"not base64: {error}") from None
+    elif body is not None and type(spec.get("raw")) is int:
+        raw = next(body, b"")
+    else:
+        raise ProtocolError("a tensor without data")
+    if len(raw) != want:
+        raise ProtocolError(f"shape {shape} of {dtype_name} needs {want} bytes, got {len(raw)}")
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def _hex(text: str, size: int) -> bytes:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raise ProtocolError(f"not hex: {text!r:.40}") from None
+    if len(raw) != size:
+        raise ProtocolError(f"expected {size} bytes of hex, got {len(raw)}")
+    return raw
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    if not isinstance(item, list) or len(item) != 2:
+        raise ProtocolError("a map entry is not a pair")
+    return item[0], item[1]
+
+
+def _key(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        raise ProtocolError("a map key is not hashable") from None
+    return tuple(value) if isinstance(value, list) else value
+
+
+def raw_lengths(node: Any) -> Iterator[int]:
+    """The body lengths a header names, in order; iterative, so depth cannot hurt."""
+    stack = [node]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list):
+            stack.extend(reversed(item))
+        elif isinstance(item, dict):
+            if type(n := item.get("raw")) is int and "shape" in item:
+                yield n
+            else:
+                stack.extend(reversed(item.values()))
+
+
+def pack(header: dict[str, Any], body: Body | None = None) -> bytes:
+    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    parts = body.parts if body else []
+    return b"".join([struct.pack("<II", len(text), sum(map(len, parts))), text, *parts])
+
+
+def sizes(prefix: bytes, max_body: int = MAX_BODY) -> tuple[int, int]:
+    """Header and body length from the first eight bytes of a frame."""
+    header, body = struct.unpack("<II", prefix)
+    if header > MAX_HEADER or body > max_body:
+        raise ProtocolError(f"a frame of {header} + {body} bytes")
+    return header, body
+
+
+def unpack(text: bytes, raw: bytes) -> tuple[dict[str, Any], Iterator[bytes]]:
+    """A frame's message and its tensor bodies, every byte accounted for."""
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ProtocolError("a header that is not JSON") from None
+    if not isinstance(message, dict):
+        raise ProtocolError("a header that is not an object")
+    chunks, at = [], 0
+    for n in raw_lengths(message):
+        if n < 0 or at + n > len(raw):
+            raise ProtocolError("tensor data runs past the frame")
+        chunks.append(raw[at : at + n])
+        at += n
+    if at != len(raw):
+        raise ProtocolError(f"{len(raw) - at} surplus bytes in the frame")
+    return message, iter(chunks)
