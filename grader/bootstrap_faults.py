@@ -13,7 +13,7 @@ from grader.errors import Missing, OlError, OwnFault, UsageError
 
 MINE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-_ROOM = "about 500 MB"
+_ROOM = "about 300 MB"
 _PYTHONS = "Python 3.11 to 3.14"
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_WRITE = re.compile(r"Read-only file system|Permission denied")

@@ -137,6 +137,7 @@ def want_value(value: Any, cmp: Cmp) -> Want:
 
 def compare(want: Want, got: Any, where: str = "return", labels: Labels | None = None) -> Difference | None:
     """The first difference, or None if there is none."""
+    labels = labels or Labels()
     match want:
         case Seq(items):
             if not isinstance(got, (list, tuple)) or len(got) != len(items):
@@ -160,7 +161,7 @@ def compare(want: Want, got: Any, where: str = "return", labels: Labels | None =
                 return Difference(where, f"keys {', '.join(map(str, items))}", f"keys {', '.join(map(str, got))}", note)
             parts = ((f"{where}[{k!r}]", w, got[k]) for k, w in items.items())
         case Leaf(value, cmp):
-            return compare_leaf(value, cmp, got, where, labels or Labels())
+            return compare_leaf(value, cmp, got, where, labels)
     for place, w, g in parts:
         difference = compare(w, g, place, labels)
         if difference is not None:

@@ -109,7 +109,7 @@ def request_rng(seed: int) -> PCG32:
 
 
 def apply_penalties(logits: Logits, p: SamplingParams, history: Ids = (), prompt: Ids = ()) -> F64:
-    """Penalise the ids that occurred: l / r or l * r, then (l - frequency * count) - presence.
+    """Penalise the ids that occurred: l / r or l * r, then (l - frequency * c) - presence.
 
     Shapes
         logits   f16[V], f32[V] or f64[V], V >= 1; -inf masks an id

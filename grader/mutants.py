@@ -1,0 +1,237 @@
+"""Known mistakes as edits of the reference, what they answer, and whether the cases see them.
+
+A unit proves its teeth here: every mutant is killed by the case that claims it, every equivalent passes,
+and answers that know nothing (stub, zeros, NaN, echo, the previous answer) fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grader.compare import Attrs, Cmp, Keys, Leaf, Seq, Want, compare, want_of, want_value
+from grader.errors import OwnFault
+from grader.fixtures import Case, Unit
+from grader.judge import Verdict
+from grader.runner import Runner, UnitRun, Workers
+from grader.tree import Tree, bundle, module_of
+from grader.values import decode
+from grader.wire import New, Ref
+
+KILLS = ("fail", "raised", "crashed", "memory", "protocol")
+TRIVIAL = ("stub", "zeros", "nan", "echo", "previous")
+
+
+def sources(unit: Unit) -> dict[str, str]:
+    """The reference's files of a unit, by the name that mutants use."""
+    return {file: (unit.root / file).read_text() for file in unit.stage.files if file.endswith(".py")}
+
+
+def mutated(unit: Unit, name: str, spec: dict[str, Any]) -> dict[str, str]:
+    """A mutant as {module: source}; every `find` must match exactly once."""
+    texts = sources(unit)
+    for edit in spec.get("edits") or [spec]:
+        file = edit.get("file", unit.stage.files[0])
+        file = next((f for f in texts if f == file or Path(f).name == file), None)
+        if file is None:
+            raise OwnFault(f"mutant {name}: no file {edit.get('file')!r} in {unit.stage.id}", f"fixtures/{unit.name}/mutants.yaml")
+        count = texts[file].count(edit["find"])
+        if count != 1:
+            raise OwnFault(
+                f"mutant {name}: find matches {count} times in {file}, not once",
+                f"fixtures/{unit.name}/mutants.yaml", "lengthen find, or follow the reference",
+            )  # fmt: skip
+        texts[file] = texts[file].replace(edit["find"], edit["with"])
+    return {module_of(file): text for file, text in texts.items()}
+
+
+def equivalents(unit: Unit) -> Iterator[tuple[str, dict[str, str]]]:
+    """Other correct ways to write the unit: NAME.py replaces its first file, NAME/ any of its files."""
+    folder = unit.dir / "equivalents"
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.suffix == ".py":
+            yield path.stem, {module_of(unit.stage.files[0]): path.read_text()}
+        elif path.is_dir() and path.name != "__pycache__":
+            yield path.name, {module_of(f"impl/{p.name}"): p.read_text() for p in sorted(path.glob("*.py"))}
+
+
+@dataclass(slots=True)
+class Bench:
+    """Runs variants of the reference of one unit in the worker."""
+
+    unit: Unit
+    workers: Workers
+
+    def runner(self, replace: dict[str, str] | None = None) -> Runner:
+        tree = Tree(self.unit.root, kind="reference")
+        base = bundle(tree, self.unit.root, [module_of(f) for f in self.unit.stage.files])
+        return Runner(self.unit, self.workers.opener(base, replace), self.workers.opener(base))
+
+    def run(self, cases: list[Case], replace: dict[str, str] | None = None, twice: bool = False) -> UnitRun:
+        return self.runner(replace).run(cases, twice)
+
+
+def report(unit: Unit, workers: Workers, progress: Callable[[str], None]) -> dict[str, Any]:
+    """The kill matrix of a unit, as `ol author mutants --json` prints it."""
+    bench = Bench(unit, workers)
+    reference = bench.run(unit.cases, twice=True)
+    broken = [id for id, v in reference.verdicts.items() if not v.passed]
+    if broken:
+        what = reference.verdicts[broken[0]]
+        raise OwnFault(f"the reference does not pass {broken[0]}: {what.outcome} {what.text}".strip(), unit.name, "mend it first")
+    specs = unit.mutants()
+    claims = {name: [c.id for c in unit.cases if name in c.kills] for name in specs}
+    killed, by_claim, survivors, weak, signatures = 0, 0, [], [], {}
+    for name, spec in specs.items():
+        progress(f"{unit.name}: mutant {name}")
+        verdicts = bench.run(unit.cases, mutated(unit, name, spec)).verdicts
+        kills = [id for id, v in verdicts.items() if v.outcome in KILLS]
+        claimed = [id for id in claims[name] if id in kills]
+        killed += bool(kills)
+        by_claim += bool(claims[name]) and len(claimed) == len(claims[name])
+        if not claims[name] or len(claimed) < len(claims[name]):
+            missed = [id for id in claims[name] if id not in kills]
+            survivors.append({"mutant": name, "claimed_by": claims[name], "not_killed_by": missed, "killed_by": kills[:5]})
+        weak += [{"mutant": name, **w} for w in tolerances(verdicts, claimed)]
+        signatures.setdefault(signature(verdicts), []).append(name)
+    rejected = []
+    others = list(equivalents(unit))
+    for name, replace in others:
+        progress(f"{unit.name}: equivalent {name}")
+        failed = [v for v in bench.run(unit.cases, replace, twice=True).verdicts.values() if not v.passed]
+        rejected += [{"equivalent": name, "case": v.case, "outcome": v.outcome, "text": said(v)} for v in failed[:1]]
+    progress(f"{unit.name}: trivial answers")
+    return {
+        "id": unit.stage.id, "unit": unit.name, "mutants": len(specs), "killed": killed, "by_claim": by_claim,
+        "survivors": survivors, "alike": [names for names in signatures.values() if len(names) > 1],
+        "weak_tolerances": weak, "equivalents": len(others), "rejected": rejected, "trivial": trivial(unit, bench),
+    }  # fmt: skip
+
+
+def clean(entry: dict[str, Any]) -> bool:
+    """Whether a unit's fixtures have teeth and bite nobody who is right."""
+    return not (
+        entry["survivors"] or entry["alike"] or entry["weak_tolerances"] or entry["rejected"]
+        or entry["equivalents"] < 2 or any(entry["trivial"].values())
+    )  # fmt: skip
+
+
+def said(verdict: Verdict) -> str:
+    d = verdict.difference
+    return f"{verdict.step}: {d.where} expected {d.expected}, got {d.got}" if d else verdict.text
+
+
+def tolerances(verdicts: dict[str, Verdict], claimed: list[str]) -> list[dict[str, Any]]:
+    """A tolerance above half the error of a mutant that the case claims is too wide."""
+    weak = []
+    for id in claimed:
+        d = verdicts[id].difference
+        if d is not None and d.gap is not None and d.allowed and not d.gap >= 2 * d.allowed:
+            weak.append({"case": id, "error": d.gap, "tolerance": d.allowed})
+    return weak
+
+
+def signature(verdicts: dict[str, Verdict]) -> str:
+    """Two mutants that answer alike on every case are one mutant."""
+    parts = []
+    for id, v in verdicts.items():
+        e = v.evidence
+        parts.append(f"{id} {v.outcome} {e.step if e else ''} {e.what if e else ''} {_bytes(e.value) if e else ''}")
+    return "\n".join(parts)
+
+
+def _bytes(value: Any) -> str:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return f"{value.dtype}{value.shape}{value.tobytes().hex()}"
+    return f"[{','.join(map(_bytes, value))}]" if isinstance(value, (list, tuple)) else repr(value)
+
+
+# -- answers that know nothing ----------------------------------------------------------------------------
+
+
+def trivial(unit: Unit, bench: Bench) -> dict[str, list[str]]:
+    """Per kind of trivial answer, the functions that no case protects from it; the stub must be all `todo`."""
+    from grader.stub import stub_source
+
+    stubs = {module_of(f): stub_source(text, unit.stage.id, f) for f, text in sources(unit).items()}
+    verdicts = bench.run(unit.cases, stubs).verdicts
+    result: dict[str, list[str]] = {"stub": [f"{id}: {v.outcome}" for id, v in verdicts.items() if v.outcome != "todo"]}
+    asked = list(questions(unit))
+    names = sorted({name for name, _, _, _ in asked})
+    for kind in TRIVIAL[1:]:
+        previous: dict[str, Any] = {}
+        caught: set[str] = set()
+        for name, want, args, _ in asked:
+            if want is None:  # a raise is due, and a trivial answer returns
+                caught.add(name)
+                continue
+            answers = trivial_answers(kind, want, args, previous.get(name))
+            # Nothing to echo is no answer at all; without a previous answer nothing is shown.
+            if (answers or kind == "echo") and all(compare(want, answer) is not None for answer in answers):
+                caught.add(name)
+            previous[name] = expected_value(want)
+        result[kind] = [name for name in names if name not in caught]
+    return result
+
+
+def questions(unit: Unit) -> Iterator[tuple[str, Want | None, dict[str, Any], str]]:
+    """Every literal question of the cases: name, expected value (None: raises), arguments, case."""
+    for case in unit.cases:
+        if case.verb == "call":
+            expect = case.raw["expect"]
+            args = decode(case.raw.get("args", {}), unit.dir)
+            if "raises" in expect:
+                yield case.raw["call"], None, args, case.id
+            elif "return" in expect and "mutates" not in case.raw:
+                yield case.raw["call"], want_of(expect["return"], unit.dir), args, case.id
+        elif case.verb == "trace":
+            for step in case.raw["steps"]:
+                name = next(step[k] for k in ("do", "get", "call", "new") if k in step)
+                args = decode(step.get("args", {}), unit.dir)
+                if "raises" in step:
+                    yield name, None, args, case.id
+                elif "return" in step and "get" not in step:
+                    yield name, want_of(step["return"], unit.dir), args, case.id
+
+
+def expected_value(want: Want) -> Any:
+    match want:
+        case Leaf(value, _):
+            return value
+        case Seq(items):
+            return [expected_value(w) for w in items]
+        case Attrs(items) | Keys(items):
+            return {k: expected_value(w) for k, w in items.items()}
+
+
+def trivial_answers(kind: str, want: Want, args: dict[str, Any], previous: Any) -> list[Any]:
+    if kind == "previous":
+        return [previous] if previous is not None else []
+    if kind == "echo":
+        shape = [np.asarray(v).shape for v in (expected_value(want),) if isinstance(v, np.ndarray)]
+        return [v for v in args.values() if not isinstance(v, (New, Ref)) and (not shape or np.shape(v) == shape[0])]
+    fill = np.nan if kind == "nan" else 0
+    return [filled(expected_value(want), fill)]
+
+
+def filled(value: Any, fill: float) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.full_like(value, fill if value.dtype.kind == "f" else 0)
+    if isinstance(value, (list, tuple)):
+        return [filled(item, fill) for item in value]
+    if isinstance(value, dict):
+        return {k: filled(v, fill) for k, v in value.items()}
+    if isinstance(value, float):
+        return float(fill)
+    if isinstance(value, np.generic):
+        return value.dtype.type(fill if value.dtype.kind == "f" else 0)
+    return type(value)() if isinstance(value, (bool, int, str, bytes)) else value
+
+
+def same_answer(value: Any) -> Want:
+    """A learner's answer as something that a mutant's answer is compared with."""
+    return want_value(value, Cmp(nan=True))
