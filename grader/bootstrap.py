@@ -22,11 +22,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
 
 from grader.bootstrap_faults import MINE, child_fault, disk_fault, foreign, last_lines, no_venv
+from grader.bootstrap_progress import Packages, Screen
 from grader.errors import INTERRUPTED, PASSED, OlError
 
+PATIENCE = 5.0  # seconds that pip gets to end by itself
 READY, NEW_PROJECT = "ready", "pyproject.toml has changed"
 
 
@@ -70,48 +71,6 @@ def commands(place: Place) -> Commands:
         packages=(*pip, "--require-hashes", "--only-binary", ":all:", "-r", place.lock.name),
         project=(*pip, "--no-build-isolation", "-e", "."),
     )
-
-
-class Screen:
-    """Progress: one line that is rewritten on a terminal, plain lines elsewhere."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._live = out.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown = ""
-        self._counted = ("", 0)
-
-    def phase(self, text: str) -> None:
-        if self._live:
-            self._rewrite(text)
-        else:
-            print(text, file=self._out, flush=True)
-
-    def count(self, text: str, done: int, total: int) -> None:
-        """On a terminal every count; elsewhere every tenth and the last, which keeps a log short."""
-        done = min(done, total)
-        last = self._counted[1] if self._counted[0] == text else 0
-        self._counted = (text, done)
-        if self._live:
-            self._rewrite(f"{text}: {done} of {total}")
-        elif done > last and (done == total or done // 10 > last // 10):
-            print(f"{text}: {done} of {total}", file=self._out, flush=True)
-
-    def line(self, text: str) -> None:
-        self.clear()
-        print(text, file=self._out, flush=True)
-
-    def clear(self) -> None:
-        if self._shown:
-            self._rewrite("")
-            self._out.write("\r")
-            self._out.flush()
-
-    def _rewrite(self, text: str) -> None:
-        text = text[: shutil.get_terminal_size().columns - 1]
-        self._out.write("\r" + text + " " * (len(self._shown) - len(text)))
-        self._out.flush()
-        self._shown = text
 
 
 def main(root: str, args: Sequence[str]) -> int:
@@ -232,7 +191,7 @@ def _make(place: Place, todo: Commands, screen: Screen, handle: int, reason: str
     place.lock_mark.unlink(missing_ok=True)
     lock, project = place.lock.read_bytes(), place.project.read_bytes()
 
-    def run(command: Sequence[str], what: str, packages: _Packages | None = None) -> None:
+    def run(command: Sequence[str], what: str, packages: Packages | None = None) -> None:
         status, lines = _run(command, place.root, handle, packages)
         if status:
             for line in last_lines(lines):
@@ -245,7 +204,7 @@ def _make(place: Place, todo: Commands, screen: Screen, handle: int, reason: str
         screen.phase(f"{reason}: making .venv with Python {MINE}")
         _empty(place)
         run(todo.venv, "Python could not make .venv")
-        packages = _Packages(place, screen, lock)
+        packages = Packages(place.venv, screen, lock)
         screen.phase(f"installing {packages.total} packages from requirements.lock")
         run(todo.packages, "pip could not install requirements.lock", packages)
     screen.phase("installing ol itself")
@@ -275,39 +234,7 @@ def _write(file: Path, data: bytes) -> None:
     beside.replace(file)
 
 
-class _Packages:
-    """Counts what pip has fetched, by its lines, and what it has installed, by the folders that appear."""
-
-    def __init__(self, place: Place, screen: Screen, lock: bytes) -> None:
-        self.total = len(re.findall(rb"^[A-Za-z0-9][^\s=]*==", lock, re.MULTILINE))
-        self._screen = screen
-        self._lib = place.venv / "lib"
-        self._fetched = 0
-        self._retried = False
-        self._before: int | None = None
-
-    def heard(self, text: str) -> None:
-        for line in text.splitlines():
-            if line.startswith("Ignoring "):  # a row for another system
-                self.total -= 1
-            elif line.startswith(("Collecting ", "Processing ", "Requirement already")):
-                self._fetched += 1
-                self._screen.count("fetching packages", self._fetched, self.total)
-            elif line.startswith("Installing collected"):
-                self._before = self._there()
-            elif "Retrying (" in line and not self._retried:
-                self._retried = True
-                self._screen.phase("the package index does not answer, trying again")
-
-    def looked(self) -> None:
-        if self._before is not None:
-            self._screen.count("installing packages", self._there() - self._before, self.total)
-
-    def _there(self) -> int:
-        return sum(1 for _ in self._lib.glob("python3*/site-packages/*.dist-info"))
-
-
-def _run(command: Sequence[str], cwd: Path, handle: int, packages: _Packages | None) -> tuple[int, list[str]]:
+def _run(command: Sequence[str], cwd: Path, handle: int, packages: Packages | None) -> tuple[int, list[str]]:
     """Run one program to its end, in its own process group: Ctrl-C reaches only us, and we end the group."""
     child = subprocess.Popen(
         command,
@@ -345,7 +272,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=5)
+            child.wait(timeout=PATIENCE)
             return
 
 

@@ -24,7 +24,6 @@ from grader.values import BadValue, decode, kind_of, listed, plain, to_fixture, 
 from grader.wire import DTYPES, NAMES
 
 Place = tuple[str | int, ...]
-Edit = tuple[int, int, str]
 
 
 def build(stage: Stage, root: Path, write: bool, progress: Callable[[str], None] = lambda text: None) -> list[str]:
@@ -123,25 +122,22 @@ def spliced(path: Path, root: Path, oracle: Any) -> str:
     fault = schema.first_fault("fixture", marked.value)
     if fault is not None:
         place, words = fault
-        raise OwnFault(f"{schema.dotted(place)}: {words}", f"{name}:{fixtures.line_of(marked, place)}")
-    text = raw.decode()
-    edits: list[Edit] = []
+        raise OwnFault(f"{schema.dotted(place)}: {words}", f"{name}:{marked.line(place)}")
+    values: dict[Place, Any] = {}
     oracles = marked.value["oracles"]
     for i, case in enumerate(marked.value["cases"]):
         if "property" in case:
             continue
         at: Place = ("cases", i)
         hand = all(oracles.get(o, {}).get("kind") == "hand" for o in case["oracle"])
-        where = f"{case['id']} ({name}:{fixtures.line_of(marked, at)})"
+        where = f"{case['id']} ({name}:{marked.line(at)})"
         told = told_by(oracle, case, path.parent, where, hand)
         if told is None:
             continue
-        splicer = Splicer(marked, text, path.parent, where, hand)
+        splicer = Splicer(path.parent, where, hand)
         splicer.case(case, told, at)
-        edits += splicer.edits
-    for start, end, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[end:]
-    return text
+        values |= splicer.values
+    return strict_yaml.splice(marked, values)
 
 
 def told_by(oracle: Any, case: dict[str, Any], data: Path, where: str, hand: bool) -> dict[str, Any] | None:
@@ -185,11 +181,11 @@ def plain_case(case: dict[str, Any], data: Path) -> dict[str, Any]:
 
 
 class Splicer:
-    """Walks a case's expected values beside the oracle's and collects the edits."""
+    """Walks a case's expected values beside the oracle's and collects what must be replaced."""
 
-    def __init__(self, marked: Any, text: str, data: Path, where: str, hand: bool) -> None:
-        self.marked, self.text, self.data, self.where, self.hand = marked, text, data, where, hand
-        self.edits: list[Edit] = []
+    def __init__(self, data: Path, where: str, hand: bool) -> None:
+        self.data, self.where, self.hand = data, where, hand
+        self.values: dict[Place, Any] = {}
 
     def case(self, case: dict[str, Any], told: dict[str, Any], at: Place) -> None:
         if "steps" in case:
@@ -280,5 +276,4 @@ class Splicer:
         """Replace one node; what already says the same stays as it is written."""
         if type(old) is type(value) and old == value and repr(old) == repr(value):
             return
-        span = self.marked.spans[at]
-        self.edits.append((span.start, span.end, strict_yaml.to_flow(value)))
+        self.values[at] = value

@@ -13,7 +13,7 @@ import numpy as np
 from grader import schema, strict_yaml
 from grader.compare import TOLERANCES, want_of
 from grader.errors import OwnFault
-from grader.fixtures import Case, line_of
+from grader.fixtures import Case
 from grader.values import COMPARE_KEYS, BadValue, decode, shortest, typed_key
 from grader.wire import DTYPES
 
@@ -67,7 +67,7 @@ class Reader:
 
     def refuse(self, place: Place, what: str, fix: str = "") -> NoReturn:
         dotted = schema.dotted(place)
-        raise OwnFault(f"{dotted}: {what}" if dotted else what, f"{self.name}:{line_of(self.marked, place)}", fix)
+        raise OwnFault(f"{dotted}: {what}" if dotted else what, f"{self.name}:{self.marked.line(place)}", fix)
 
     # -- one case -----------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Reader:
             self.values(obj.get("args", {}), (*at, "objects", j, "args"))
             self.named.add(obj["id"])
         case = Case(
-            id, self.unit, self.name, line_of(self.marked, at), raw, document["title"],
+            id, self.unit, self.name, self.marked.line(at), raw, document["title"],
             document["oracles"], document.get("observables", {}), document.get("flags", {}),
         )  # fmt: skip
         getattr(self, f"_{case.verb}")(case, at)

@@ -10,11 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from grader.values import COMPARE_KEYS, Array, BadValue, decode, kind_of, show, typed_key
-from grader.wire import BF16, NAMES, Fields
+from grader.values import COMPARE_KEYS, Array, BadValue, decode, kind_of, show, typed_key, widened
+from grader.wire import BF16, DTYPES, NAMES, Fields
 
-COMPARATORS = ("exact", "bits", "ulp", "close", "rel_l2", "set", "multiset", "labels", "dist", "at_least", "at_most")
 TOLERANCES = ("ulp", "close", "rel_l2", "dist")
+UNORDERED = ("set", "multiset", "labels")
+FLOATS = ("f16", "bf16", "f32", "f64")
+KEYS = {  # what each comparator takes beside `cmp` and `why`
+    "exact": {"nan"}, "bits": set(), "ulp": {"max", "nan"}, "close": {"rtol", "atol", "nan"}, "rel_l2": {"max", "nan"},
+    "set": set(), "multiset": set(), "labels": set(), "dist": {"test", "n", "alpha"},
+    "at_least": {"bound"}, "at_most": {"bound"},
+}  # fmt: skip
+COMPARATORS = tuple(KEYS)
+NEEDED = {"ulp": ("max",), "rel_l2": ("max",), "at_least": ("bound",), "at_most": ("bound",), "dist": ("n", "alpha")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,41 +92,78 @@ class Labels:
 
 
 def cmp_of(node: dict[str, Any]) -> Cmp:
+    """The comparator that stands in a mapping; its keys are closed, its numbers make sense."""
     kind = node.get("cmp", "exact")
     if kind not in COMPARATORS:
         raise BadValue(f"no comparator {kind!r}; there are {', '.join(COMPARATORS)}")
-    need = {"ulp": ("max",), "rel_l2": ("max",), "at_least": ("bound",), "at_most": ("bound",), "dist": ("n", "alpha")}
-    for key in need.get(kind, ()):
+    for key in NEEDED.get(kind, ()):
         if key not in node:
             raise BadValue(f"cmp: {kind} needs {key}")
     if kind == "close" and not ("rtol" in node or "atol" in node):
         raise BadValue("cmp: close needs rtol or atol")
     if kind == "dist" and node.get("test") != "chi2":
         raise BadValue("cmp: dist needs test: chi2")
+    if extra := sorted(set(node) & COMPARE_KEYS - KEYS[kind] - {"cmp", "why"}):
+        raise BadValue(f"cmp: {kind} takes no {extra[0]}")
     if node.get("nan", "same_place") != "same_place":
         raise BadValue("nan takes only same_place")
     numbers = {key: node[key] for key in ("max", "rtol", "atol", "bound", "n", "alpha") if key in node}
     for key, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise BadValue(f"{key} takes a number, not {value!r}")
+        if type(value) not in (int, float) or (value < 0 and key != "bound"):
+            raise BadValue(f"{key} takes a number that is not negative, not {value!r}")
+    if kind == "dist" and (type(numbers["n"]) is not int or numbers["n"] < 1 or not 0 < numbers["alpha"] < 1):
+        raise BadValue("cmp: dist needs an integer n >= 1 and alpha between 0 and 1")
     return Cmp(kind, nan="nan" in node, stated="cmp" in node, **numbers)
+
+
+def leaf_of(node: dict[str, Any], key: str, data: Path | None, default: Cmp | None) -> Leaf:
+    """A typed value and its comparator, which must be one for that kind of value."""
+    cmp = cmp_of(node) if default is None or set(node) & COMPARE_KEYS else default
+    value = decode({"tuple": node[key]} if key == "tuple" else node, data)
+    if default is None and cmp.stated and not suits(cmp.kind, key):
+        raise BadValue(f"cmp: {cmp.kind} does not go with {key}")
+    if cmp.kind in UNORDERED and _items(value) is None:
+        raise BadValue(f"cmp: {cmp.kind} takes integers, text or bytes")
+    if cmp.kind == "set" and len(set(_items(value) or ())) != np.size(value):
+        raise BadValue("cmp: set takes distinct values; multiset counts them")
+    if cmp.kind == "dist" and not (isinstance(value, np.ndarray) and value.ndim == 1 and _adds_to_one(value)):
+        raise BadValue("cmp: dist takes a list of probabilities that add up to 1")
+    return Leaf(value, cmp)
+
+
+def suits(cmp: str, key: str) -> bool:
+    if cmp in UNORDERED:
+        return key == "tuple" or (key in DTYPES and key not in FLOATS)
+    if cmp in ("exact", "bits"):
+        return key != "tuple"
+    return key == "f64" if cmp == "dist" else key in FLOATS
+
+
+def _adds_to_one(p: Array) -> bool:
+    return bool((p >= 0).all() and abs(math.fsum(p) - 1) <= 2.0**-40)
 
 
 def want_of(node: Any, data: Path | None = None, default: Cmp | None = None) -> Want:
     """An `expect` node as something to compare with; `default` judges floats that name no comparator."""
     plain = default or Cmp()
     key = typed_key(node)
-    if key is not None and key != "tuple":
-        return Leaf(decode(node, data), cmp_of(node) if "cmp" in node or default is None else plain)
-    if isinstance(node, dict):
-        if set(node) == {"attrs"}:
-            return Attrs({k: want_of(v, data, default) for k, v in node["attrs"].items()})
-        items = node["keys"] if set(node) == {"keys"} else node
-        if not isinstance(items, dict) or set(items) & COMPARE_KEYS:
-            raise BadValue("a comparator stands beside a typed value")
-        return Keys({k: want_of(v, data, default) for k, v in items.items()})
+    if key is not None and (key != "tuple" or "cmp" in node):
+        return leaf_of(node, key, data, default)
+    if isinstance(node, dict) and key is None:
+        form = next((form for form in ("attrs", "keys") if set(node) == {form}), None)
+        items = node[form] if form else node
+        if not isinstance(items, dict) or (form == "attrs" and not items):
+            raise BadValue(f"{form} takes a mapping of names to values, not {items!r}")
+        if form is None and set(items) & COMPARE_KEYS:
+            found = sorted(set(items) & COMPARE_KEYS)[0]
+            raise BadValue(f"{found!r} belongs beside a typed value; a dict with such a key is {{keys: {{..}}}}")
+        wants = {k: want_of(v, data, default) for k, v in items.items()}
+        return Attrs(wants) if form == "attrs" else Keys(wants)
     if isinstance(node, list) or key == "tuple":
-        return Seq(tuple(want_of(item, data, default) for item in (node["tuple"] if key else node)))
+        items = node["tuple"] if key else node
+        if not isinstance(items, list) or set(node if key else ()) - {"tuple"}:
+            raise BadValue("tuple takes a list, and the keys of a comparator")
+        return Seq(tuple(want_of(item, data, default) for item in items))
     if isinstance(node, float) and default is None:
         raise BadValue("a bare float has no comparator: write {f64: .., cmp: ..}")
     return Leaf(node, plain)
@@ -132,7 +177,16 @@ def want_value(value: Any, cmp: Cmp) -> Want:
         return Attrs({k: want_value(v, cmp) for k, v in value.fields.items()})
     if isinstance(value, dict):
         return Keys({k: want_value(v, cmp) for k, v in value.items()})
-    return Leaf(value, cmp)
+    return Leaf(settled(value), cmp)
+
+
+def settled(value: Any) -> Any:
+    """NumPy scalars of a Python kind as that kind, as they are after the wire."""
+    if isinstance(value, (list, tuple)):
+        return [settled(item) for item in value]
+    if isinstance(value, dict):
+        return {settled(k): settled(v) for k, v in value.items()}
+    return value.item() if isinstance(value, (np.bool_, np.integer, np.float64)) else value
 
 
 def compare(want: Want, got: Any, where: str = "return", labels: Labels | None = None) -> Difference | None:
@@ -174,7 +228,7 @@ def compare_leaf(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> D
         return _bounded(cmp, got, where)
     if cmp.kind == "dist":
         return _chi2(want, cmp, got, where)
-    if cmp.kind in ("set", "multiset", "labels"):
+    if cmp.kind in UNORDERED:
         return _unordered(want, cmp, got, where, labels)
     if _kind(want) != _kind(got):
         return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", "another kind of value")
@@ -192,33 +246,34 @@ def _kind(value: Any) -> str:
 
 
 def compare_numbers(want: Array, cmp: Cmp, got: Array, where: str, tensor: bool) -> Difference | None:
-    if want.dtype == BF16:
-        want, got, cmp = want.view(np.uint16), got.view(np.uint16), Cmp("exact")
-    if want.dtype.kind != "f" or cmp.kind == "bits":
+    if want.dtype.kind != "f" and want.dtype != BF16 or cmp.kind == "bits":
         word = np.dtype(f"<u{want.dtype.itemsize}")
-        ok = want.view(word) == got.view(word) if want.ndim or cmp.kind == "bits" else want == got
-        return _report(np.asarray(ok), want, got, where, tensor)
+        return _report(np.asarray(want.view(word) == got.view(word)), want, got, where, tensor)
+    grain = 1.0
+    if want.dtype == BF16:
+        want, got, grain = widened(want), widened(got), 65536.0
     with np.errstate(all="ignore"):
         same = want == got  # equal infinities too; NaN is never equal
         if cmp.nan:
             same = same | (np.isnan(want) & np.isnan(got))
-        gap: Array | None = None
-        allowed: float | None = None
         finite = np.isfinite(want) & np.isfinite(got)
         if cmp.kind == "ulp":
-            gap, allowed = ulp_distance(want, got), cmp.max
-            ok = same | (finite & (gap <= allowed))
+            gap, allowed = ulp_distance(want, got) / grain, cmp.max
         elif cmp.kind == "close":
-            distance = np.abs(got.astype(np.float64) - want.astype(np.float64))
-            tolerance = cmp.atol + cmp.rtol * np.abs(want.astype(np.float64))
-            gap = np.where(tolerance > 0, distance / np.where(tolerance > 0, tolerance, 1), np.where(distance > 0, np.inf, 0))
-            allowed = 1.0
-            ok = same | (finite & (distance <= tolerance))
+            gap, allowed = _share(want.astype(np.float64), got.astype(np.float64), cmp), 1.0
         elif cmp.kind == "rel_l2":
             return _rel_l2(want, cmp, got, same, finite, where)
         else:
-            ok = same
-    return _report(np.asarray(ok), want, got, where, tensor, gap, allowed, cmp)
+            return _report(np.asarray(same), want, got, where, tensor)
+        ok = same | (finite & (gap <= allowed))
+    return _report(np.asarray(ok), want, got, where, tensor, np.where(finite, gap, np.nan), allowed, cmp)
+
+
+def _share(want: Array, got: Array, cmp: Cmp) -> Array:
+    """How much of its tolerance each distance takes: at most 1 exactly where distance <= tolerance."""
+    distance, tolerance = np.abs(got - want), cmp.atol + cmp.rtol * np.abs(want)
+    share = np.maximum(distance / tolerance, np.nextafter(1.0, 2.0))  # a quotient may round down to 1
+    return np.where(distance <= tolerance, np.minimum(np.where(distance > 0, distance / tolerance, 0), 1.0), share)
 
 
 def ulp_distance(want: Array, got: Array) -> Array:
@@ -255,7 +310,7 @@ def _report(
         if cmp.kind == "ulp":
             notes.append(f"off by {first:.0f} ulp, allowed {cmp.max:g}" if math.isfinite(first) else f"allowed {cmp.max:g} ulp")  # fmt: skip
         else:
-            notes.append(f"off by {first:.3g} of the tolerance")
+            notes.append(f"off by {first:.3g} times the tolerance" if math.isfinite(first) else "outside any tolerance")
     return Difference(
         place, show(want.reshape(-1)[at]), show(got.reshape(-1)[at]), ", ".join(notes),
         float(np.nanmax(worst)) if worst is not None and not np.all(np.isnan(worst)) else None, allowed,
@@ -266,8 +321,7 @@ def _rel_l2(want: Array, cmp: Cmp, got: Array, same: Array, finite: Array, where
     if not (same | finite).all():
         return _report(same | finite, want, got, where, True)
     a, b = want.astype(np.float64)[finite], got.astype(np.float64)[finite]
-    scale = math.sqrt(math.fsum(a * a))
-    error = math.sqrt(math.fsum((a - b) ** 2))
+    scale, error = math.hypot(*a), math.hypot(*(a - b))  # hypot neither overflows nor underflows on the way
     relative = error / scale if scale > 0 else (0.0 if error == 0 else math.inf)
     if relative <= cmp.max:
         return None
@@ -280,21 +334,24 @@ def _bounded(cmp: Cmp, got: Any, where: str) -> Difference | None:
     return None if ok else Difference(where, f"{cmp.kind.replace('_', ' ')} {cmp.bound:g}", show(got))
 
 
-def _items(value: Any) -> list[Any] | None:
+def _items(value: Any) -> list[tuple[type, Any]] | None:
+    """The elements with their types, because True == 1 in Python and not here."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
-        return list(value.reshape(-1).tolist())
-    if isinstance(value, (list, tuple)) and all(isinstance(x, (int, str, bool, bytes)) for x in value):
-        return list(value)
-    return [value] if isinstance(value, int) and not isinstance(value, bool) else None
+        value = value.reshape(-1).tolist()
+    elif isinstance(value, (bool, int)):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(x, (int, str, bytes)) for x in value):
+        return None
+    return [(type(x), x) for x in value]
 
 
 def _unordered(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> Difference | None:
     a, b = _items(want), _items(got)
-    shapes = _kind(want) == _kind(got) or cmp.kind != "labels"
-    if a is None or b is None or not shapes or isinstance(want, np.ndarray) != isinstance(got, np.ndarray):
-        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}")
+    sequences = isinstance(want, (list, tuple)) and isinstance(got, (list, tuple))
+    if a is None or b is None or not (sequences or _kind(want) == _kind(got)):
+        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", "another kind of value")
     if cmp.kind == "labels":
-        ok = len(a) == len(b) and all(labels.same(x, y) for x, y in zip(a, b, strict=True))
+        ok = len(a) == len(b) and all(x[0] is y[0] and labels.same(x, y) for x, y in zip(a, b, strict=True))
         return None if ok else Difference(where, show(want), show(got), "not equal up to one renaming")
     if cmp.kind == "set":
         ok = set(a) == set(b) and len(b) == len(set(b))
@@ -304,10 +361,10 @@ def _unordered(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> Dif
 
 
 def _chi2(want: Any, cmp: Cmp, got: Any, where: str) -> Difference | None:
-    """Pearson's test of n sampled ids (or of counts) against probabilities."""
+    """Pearson's test of n sampled ids against probabilities."""
     p = np.asarray(want, np.float64).reshape(-1)
-    ids = _items(got)
-    if ids is None or len(ids) != cmp.n:
+    ids = [x for kind, x in _items(got) or () if kind is int]
+    if len(ids) != cmp.n or isinstance(got, int) or len(ids) != np.size(got):
         return Difference(where, f"{cmp.n} sampled ids", f"{kind_of(got)}")
     if not all(0 <= i < len(p) for i in ids):
         return Difference(where, f"ids in [0, {len(p)})", show(got))

@@ -137,15 +137,8 @@ def read_yaml(path: Path, schema: str, root: Path) -> Any:
     fault = schemas.first_fault(schema, marked.value)
     if fault is not None:
         place, words = fault
-        raise OwnFault(f"{schemas.dotted(place)}: {words}".removeprefix(": "), f"{where}:{line_of(marked, place)}")
+        raise OwnFault(f"{schemas.dotted(place)}: {words}".removeprefix(": "), f"{where}:{marked.line(place)}")
     return marked.value
-
-
-def line_of(marked: Any, place: tuple[str | int, ...]) -> int:
-    """The line of a node, or of the nearest node above it that has one."""
-    while place and place not in marked.spans:
-        place = place[:-1]
-    return int(marked.spans[place].line) if place in marked.spans else 1
 
 
 def files_of(folder: Path) -> list[Path]:

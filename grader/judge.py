@@ -119,7 +119,7 @@ def judge(unit: Unit, case: Case) -> Judge:
 def message_of(kind: str, name: str, args: dict[str, Any], on: str | None = None) -> dict[str, Any]:
     message: dict[str, Any] = {kind: name}
     if on is not None:
-        message["on"] = on
+        message = {"do" if kind == "call" else kind: name, "on": on}
     if kind != "get":
         message["args"] = args
     return message
@@ -367,7 +367,7 @@ def judge_step(context: Context, step: dict[str, Any], kind: str, label: str, in
         note_file(context, step[kind], answer)
     if "raises" in step:
         check_raises(context, answer, step["raises"], label, index)
-    elif answer.kind not in ("return", "ok"):
+    elif answer.kind != ("ok" if "save" in step else "return"):
         raise unexpected(context, answer, label, index, want)
     elif want is not None:
         check_value(context, want, answer.value, "return", label, index)

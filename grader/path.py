@@ -74,8 +74,8 @@ def find(stages: Sequence[Stage], name: str) -> Stage:
     import difflib  # only a mistyped name pays for it
 
     names = {spelling: stage for stage in stages for spelling in (stage.id.casefold(), stage.unit)}
-    near = difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.0)
-    nearest = names[near[0]] if near else stages[0]
+    [best] = difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.0)
+    nearest = names[best]
     raise UsageError(
         f"no stage is called {name!r}",
         "path.tsv",

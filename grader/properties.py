@@ -222,6 +222,8 @@ def run_script(context: Context, choose: Any) -> Attempt:
             if prop.get("observables"):
                 looks = {n: context.case.observables[n] for n in prop["observables"]}
                 seen = yield Request({"observe": [observable(context, n) for n in looks]}, context.limit_s)
+                if seen.kind != "observed" or len(seen.value) != len(looks):
+                    raise unexpected(context, seen, label, index)
                 wants = {n: looked(model, look) for n, look in looks.items()}
                 steps[-1]["state"] = {n: stated(w, prop) for n, w in wants.items()}
                 for (n, want), got in zip(wants.items(), seen.value, strict=True):

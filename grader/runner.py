@@ -28,13 +28,14 @@ Opener = Callable[[], Session]
 
 @dataclass(slots=True)
 class UnitRun:
-    """What one run of a unit's cases gave."""
+    """What one run of a unit's cases gave; `loaded` are the files that were imported."""
 
     verdicts: dict[str, Verdict]
     loaded: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
     voided: int = 0
     seconds: float = 0.0
+    libm: str | None = "system"
 
 
 class Shared:
@@ -47,6 +48,7 @@ class Shared:
         self.loaded: set[str] = set()
         self.limit_scale = limit_scale
         self.unit_failure: Verdict | None = None
+        self.libm: str | None = "system"
 
     def add_deadline(self) -> None:
         with self.lock:
@@ -90,7 +92,7 @@ class Runner:
                     )  # fmt: skip
         settle_twins(self.unit, verdicts)
         files = {file for verdict in verdicts.values() for file in verdict.files}
-        return UnitRun(verdicts, shared.loaded, files, shared.voided, time.perf_counter() - start)
+        return UnitRun(verdicts, shared.loaded, files, shared.voided, time.perf_counter() - start, shared.libm)
 
     def once(
         self, cases: Sequence[Case], round: int, shared: Shared, on_case: Callable[[Verdict], None]
@@ -161,13 +163,16 @@ class Runner:
                 shared.unit_failure = failure
                 session.kill()
                 return verdicts, False
+            shared.libm = session.libm
             with Reference(self.reference, self.unit.name) as reference:
                 for case in cases:
                     at_work = case
                     verdict = drive(judge(self.unit, case), session, reference, shared.limit_scale)
                     verdict.output = session.output()
                     verdicts[case.id] = self.whose(verdict, session)
-            shared.loaded |= set(session.close())
+            names = session.close()
+            if session.bundle is not None:
+                shared.loaded |= {session.bundle.files[n][0] for n in names if n in session.bundle.files}
             return verdicts, True
         except Ended as ended:
             if session is not None:
@@ -235,6 +240,8 @@ def hello(session: Session, unit: str) -> Verdict | None:
     if answer.kind == "ok":
         session.libm = answer.libm
         return None
+    if answer.kind == "unsupported":
+        return Verdict("", "unsupported", f"the adapter does not support {unit}: {answer.value}", step="import")
     raised = answer.raised
     output = session.output()
     if raised is None:

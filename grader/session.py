@@ -287,7 +287,7 @@ class ForkSession:
     def request(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> Answer:
         until = time.monotonic() + limit_s
         try:
-            self.write(self.wire.pack({**message, "limit_s": limit_s}, body), until)
+            self.write(self.wire.pack({"seq": self.seq, **message, "limit_s": limit_s}, body), until)
             header, size = self.wire.sizes(self.read(8, until))
             reply, chunks = self.wire.unpack(self.read(header, until), self.read(size, until))
             if reply.get("seq") != self.seq:
@@ -409,8 +409,8 @@ def answer_of(reply: dict[str, Any], chunks: Any = None) -> Answer:
         elif key in ("raises", "memory"):
             answer.raised = raised_of(value, reply.get("phase", "call"))
         elif key == "observed":
-            if not isinstance(value, list):
-                raise wire.ProtocolError("observed is not a list")
+            if not isinstance(value, list) or not all(isinstance(v, dict) and "observed" not in v for v in value):
+                raise wire.ProtocolError("observed is not a list of answers")
             answer.value = [answer_of(item, chunks) for item in value]
         elif key == "args":
             if not isinstance(value, dict):
@@ -431,13 +431,13 @@ def raised_of(about: Any, phase: Any) -> Raised:
 
     if not isinstance(about, dict) or not isinstance(about.get("class"), str):
         raise wire.ProtocolError("a raise without a class name")
-    texts = [about["class"], *(about.get("bases") or [])]
-    if not all(isinstance(text, str) for text in texts):
-        raise wire.ProtocolError("class names that are not text")
+    bases = about.get("bases") or []
+    if not isinstance(bases, list) or not all(isinstance(name, str) for name in bases):
+        raise wire.ProtocolError("base-class names that are not a list of text")
     at = about.get("at")
     file, line = (str(at[0]), at[1]) if isinstance(at, list) and len(at) >= 2 and type(at[1]) is int else ("", 0)
     found = about.get("found")
     return Raised(
-        about["class"], tuple(texts), str(about.get("text", ""))[:2000], str(phase), file, line,
+        about["class"], (about["class"], *bases), str(about.get("text", ""))[:2000], str(phase), file, line,
         tuple(str(x) for x in found) if isinstance(found, list) else (),
     )  # fmt: skip

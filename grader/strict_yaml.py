@@ -225,7 +225,7 @@ _PROPERTIES = {"!": ("a tag", "write typed values as {f32: ..}"), "&": ("an anch
 
 
 class _PureParser(reader.Reader, scanner.Scanner, Parser):
-    """The same events without libyaml, twenty times slower."""
+    """The same events without libyaml, much slower."""
 
     def __init__(self, stream: str | bytes) -> None:
         reader.Reader.__init__(self, stream)

@@ -19,7 +19,8 @@ Definition = Function | ast.ClassDef
 _DATA_CLASSES = {"dataclass", "NamedTuple", "TypedDict"}
 _ACCESSORS = {"property", "cached_property", "setter", "getter", "deleter"}
 _NO_CALL_OF_THE_BODY = {"setter", "getter", "deleter", "register"}  # @total.setter, @show.register
-_ENUMS = {"Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"}
+# Python calls these while the module is imported; a dataclass calls __post_init__ in every case.
+_RUN_EARLY = {"__init_subclass__", "__set_name__", "__class_getitem__", "__post_init__"}
 
 
 class _Edit(NamedTuple):
@@ -92,6 +93,10 @@ def _is_definition(node: ast.AST) -> TypeGuard[Definition]:
     return _is_function(node) or isinstance(node, ast.ClassDef)
 
 
+def _is_enum(node: ast.ClassDef) -> bool:
+    return bool(_last_names(node.bases) & {"Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
+
+
 def _is_private(name: str) -> bool:
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
 
@@ -146,11 +151,10 @@ class _Stubber:
         first = node.body[0]
         has_docstring = ast.get_docstring(node) is not None
         after = node.body[1] if has_docstring and len(node.body) > 1 else None
-        shares_line = bool(self.lines[first.lineno - 1].encode()[: first.col_offset].strip())
+        shares_line = bool(self.lines[first.lineno - 1][: first.col_offset].strip())
         if shares_line or (after and after.lineno == first.end_lineno):
-            self._refuse(
-                node, f"{qualified} has its body on the line of its head", "put it on lines of its own"
-            )
+            what = f"{qualified} has its body on the line of its head"
+            self._refuse(node, what, "put it on lines of its own")
         if has_docstring:
             start = first.end_lineno or first.lineno
         else:
@@ -187,43 +191,40 @@ class _Stubber:
 
     def _check(self, node: ast.stmt, owner: ast.ClassDef | None, scope: _Scope) -> None:
         """Refuse a kept statement that a stub could not be imported with, or that hides a body."""
-        if _is_function(node):
-            # Python calls these while the module is imported; a dataclass calls __post_init__ in every case.
-            early = {"__init_subclass__", "__set_name__", "__class_getitem__", "__post_init__"}
-            if owner and _last_names(owner.bases) & _ENUMS:
-                early |= {"__init__", "__new__"}
-            if owner and node.name in early:
-                self._refuse(
-                    node, f"{owner.name} has {node.name}", "do its work in a function that cases call"
-                )
-            parts: list[ast.AST] = [node.args, *([node.returns] if node.returns else [])]
-        elif isinstance(node, ast.ClassDef):
-            parts = [*node.bases, *node.keywords]
-        else:
-            parts = [node]
+        if not _is_definition(node):
             if inner := next(filter(_is_definition, ast.walk(node)), None):
-                self._refuse(
-                    inner, f"{inner.name} is defined inside another statement", "define it at the top"
-                )
-        if _is_definition(node):
-            parts += node.decorator_list
-            called = [d for d in node.decorator_list if not _last_names([d]) & _NO_CALL_OF_THE_BODY]
-            if isinstance(node, ast.ClassDef):
-                called += [keyword.value for keyword in node.keywords if keyword.arg == "metaclass"]
-            self._check_calls(called, scope)
+                what = f"{inner.name} is defined inside another statement"
+                self._refuse(inner, what, "define it at the top")
+            self._check_parts([node], scope)
+            return
+        called = [d for d in node.decorator_list if not _last_names([d]) & _NO_CALL_OF_THE_BODY]
+        parts: list[ast.AST] = [*node.decorator_list]
+        if isinstance(node, ast.ClassDef):
+            called += [keyword.value for keyword in node.keywords if keyword.arg == "metaclass"]
+            parts += [*node.bases, *node.keywords]
+        else:
+            parts += [node.args, *([node.returns] if node.returns else [])]
+            early = _RUN_EARLY | ({"__init__", "__new__"} if owner and _is_enum(owner) else set())
+            if owner and node.name in early:
+                what = f"{owner.name} has {node.name}"
+                self._refuse(node, what, "do its work in a function that cases call")
+        self._check_calls(called, scope)
+        self._check_parts(parts, scope)
+
+    def _check_parts(self, parts: list[ast.AST], scope: _Scope) -> None:
         for part in parts:
             later = {n for f in ast.walk(part) if isinstance(f, ast.Lambda) for n in ast.walk(f.body)}
             calls = (n for n in ast.walk(part) if isinstance(n, ast.Call) and n not in later)
             self._check_calls(calls, scope)
-            for name in ast.walk(part):
-                if isinstance(name, ast.Name) and not isinstance(name.ctx, ast.Store):
-                    gone = name.id if name.id in scope.gone else ""
-                else:
-                    gone = name.attr if isinstance(name, ast.Attribute) else ""
-                    gone = gone if gone in self.gone_anywhere else ""
-                if gone:
+            for node in ast.walk(part):
+                name = ""
+                if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+                    name = node.id if node.id in scope.gone else ""
+                elif isinstance(node, ast.Attribute):
+                    name = node.attr if node.attr in self.gone_anywhere else ""
+                if name:
                     self._refuse(
-                        name, f"{gone} is private, so not in the stub that needs it", "make it public"
+                        node, f"{name} is private, so not in the stub that needs it", "make it public"
                     )
 
     def _check_calls(self, called: Iterable[ast.expr], scope: _Scope) -> None:
@@ -260,7 +261,7 @@ def _collect(body: list[ast.stmt], prefix: str, found: dict[str, list[str]]) -> 
             name = prefix + node.name
             if isinstance(node, ast.ClassDef):
                 shape = _shape(node, classes)
-                found[name] = shape.constructor
+                found[name] = shape.constructor or []
                 found.update({f"{name}.{method}": names for method, names in shape.methods.items()})
                 _collect([inner for inner in node.body if isinstance(inner, ast.ClassDef)], name + ".", found)
             else:
@@ -268,13 +269,13 @@ def _collect(body: list[ast.stmt], prefix: str, found: dict[str, list[str]]) -> 
 
 
 class _Shape(NamedTuple):
-    constructor: list[str]
+    constructor: list[str] | None  # None: nobody up to object has one
     fields: dict[str, None]  # of a dataclass, in order
     methods: dict[str, list[str]]
 
 
 def _shape(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> _Shape:
-    constructor: list[str] = []
+    constructor: list[str] | None = None
     fields: dict[str, None] = {}
     methods: dict[str, list[str]] = {}
     for base in reversed(node.bases):
@@ -282,7 +283,7 @@ def _shape(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> _Shape:
         parent = classes.get(base.id) if isinstance(base, ast.Name) else None
         if parent and parent.lineno < node.lineno:
             inherited = _shape(parent, classes)
-            constructor = inherited.constructor
+            constructor = constructor if inherited.constructor is None else inherited.constructor
             fields |= inherited.fields
             methods |= inherited.methods
     if _last_names([*node.decorator_list, *node.bases]) & _DATA_CLASSES:

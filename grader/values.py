@@ -6,20 +6,30 @@ Integer, float, boolean, string, bytes, null, sequence and tensor never stand fo
 from __future__ import annotations
 
 import hashlib
+import io
 import math
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grader.errors import OwnFault
-from grader.wire import BF16, DTYPES, NAMES, Call, DType, Fields, New, Opaque, Ref
+from grader.wire import BF16, DTYPES, MAX_BODY, NAMES, Call, DType, Fields, New, Opaque, Ref
 
 Array = np.ndarray[Any, Any]
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 COMPARE_KEYS = {"cmp", "max", "rtol", "atol", "why", "nan", "n", "alpha", "test", "bound"}
 GOLDEN = 0x9E3779B97F4A7C15
-INTS = {name: (np.iinfo(d).min, np.iinfo(d).max) for name, d in DTYPES.items() if d.kind in "iu"}
+INTS = {name: (int(np.iinfo(d).min), int(np.iinfo(d).max)) for name, d in DTYPES.items() if d.kind in "iu"}
+SAFE = 1 << 53  # from here on a JSON number is not the same integer to every reader
+MAX_AXES = 16
+FORMS = {  # what may stand beside `shape`
+    "bits": {"bits"}, "hex": {"hex"}, "ids": {"ids"},
+    "gen": {"gen", "seed", "scale", "n"}, "file": {"file", "sha256"},
+}  # fmt: skip
+_HEX_INTEGER = re.compile(r"-?0x[0-9a-fA-F]{1,16}")
 
 
 class BadValue(ValueError):
@@ -56,15 +66,18 @@ def decode(node: Any, data: Path | None = None) -> Any:
     if key == "tuple":
         return tuple(decode(item, data) for item in _list(spec, "tuple"))
     if key == "dtype":
-        if spec not in DTYPES:
-            raise BadValue(f"no dtype {spec!r}")
+        if not isinstance(spec, str) or spec not in DTYPES:
+            raise BadValue(f"no dtype {spec!r}; there are {', '.join(DTYPES)}")
         return DType(spec)
     if not isinstance(spec, str) or not spec:
         raise BadValue(f"{key} takes a name, not {spec!r}")
     if key == "ref":
         return Ref(spec)
-    args = {k: decode(v, data) for k, v in node.get("args", {}).items()}
-    return New(spec, args) if key == "new" else Call(spec, args)
+    args = node.get("args", {})
+    if not isinstance(args, dict):
+        raise BadValue(f"args of {spec} is a mapping of names to values, not {args!r}")
+    built = {k: decode(v, data) for k, v in args.items()}
+    return New(spec, built) if key == "new" else Call(spec, built)
 
 
 def scalar(dtype: str, spec: Any) -> Any:
@@ -74,7 +87,7 @@ def scalar(dtype: str, spec: Any) -> Any:
             raise BadValue(f"{spec!r} is not a bool")
         return spec
     if dtype in INTS:
-        value = int(spec, 16) if isinstance(spec, str) and spec.startswith("0x") else spec
+        value = int(spec, 16) if isinstance(spec, str) and _HEX_INTEGER.fullmatch(spec) else spec
         if type(value) is not int or not INTS[dtype][0] <= value <= INTS[dtype][1]:
             raise BadValue(f"{spec!r} is not a {dtype}")
         return value
@@ -87,34 +100,44 @@ def scalar(dtype: str, spec: Any) -> Any:
 def tensor(dtype: str, spec: Any, data: Path | None) -> Array:
     if isinstance(spec, list):
         return _array(spec, dtype)
-    shape = spec.get("shape")
+    shape, form = spec.get("shape"), next((form for form in FORMS if form in spec), None)
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
         raise BadValue(f"{dtype} needs a shape: a list of integers, not {shape!r}")
+    if form is None:
+        raise BadValue(f"{dtype} with a shape needs bits, hex, ids, gen or file")
+    if extra := sorted(set(spec) - {"shape"} - FORMS[form]):
+        raise BadValue(f"unknown key {extra[0]!r} beside {form!r}")
     size, kind = math.prod(shape), DTYPES[dtype]
-    if "bits" in spec:  # value order: one big-endian hex word an element
-        words = str(spec["bits"]).split()
+    if len(shape) > MAX_AXES or size * kind.itemsize > MAX_BODY:
+        raise BadValue(f"shape {shape} of {dtype} is more than {MAX_AXES} axes or {MAX_BODY >> 20} MiB")
+    if form == "bits":  # value order: one big-endian hex word an element
+        words = spec["bits"].split() if isinstance(spec["bits"], str) else [""]
         if len(words) != size or any(len(w) != 2 * kind.itemsize for w in words):
             raise BadValue(f"bits: expected {size} words of {2 * kind.itemsize} hex digits")
-        return np.frombuffer(b"".join(_bytes(w)[::-1] for w in words), kind).reshape(shape)
-    if "hex" in spec:  # memory order
+        return _raw(b"".join(_bytes(w)[::-1] for w in words), kind, shape)
+    if form == "hex":  # memory order
         raw = _bytes(spec["hex"])
         if len(raw) != size * kind.itemsize:
             raise BadValue(f"hex: expected {size * kind.itemsize} bytes, got {len(raw)}")
-        return np.frombuffer(raw, kind).reshape(shape)
-    if "ids" in spec:
+        return _raw(raw, kind, shape)
+    if form == "ids":
         if dtype != "bool" or len(shape) != 1:
             raise BadValue("ids is for a bool mask of one axis")
         mask = np.zeros(size, np.bool_)
-        ids = spec["ids"]
+        ids = _list(spec["ids"], "ids")
         if not all(type(i) is int and 0 <= i < size for i in ids) or len(set(ids)) != len(ids):
             raise BadValue(f"ids: distinct integers in [0, {size})")
         mask[ids] = True
         return mask
-    if "gen" in spec:
+    if form == "gen":
         return generated(dtype, spec, size).reshape(shape)
-    if "file" in spec:
-        return _from_file(dtype, spec, shape, data)
-    raise BadValue(f"{dtype} with a shape needs bits, hex, ids, gen or file")
+    return _from_file(dtype, spec, shape, data)
+
+
+def _raw(raw: bytes, kind: np.dtype[Any], shape: list[int]) -> Array:
+    if kind == np.bool_ and max(raw, default=0) > 1:
+        raise BadValue("a bool is 00 or 01")
+    return np.frombuffer(raw, kind).reshape(shape)
 
 
 def generated(dtype: str, spec: dict[str, Any], size: int) -> Array:
@@ -127,14 +150,14 @@ def generated(dtype: str, spec: dict[str, Any], size: int) -> Array:
         if dtype not in ("f16", "f32", "f64"):
             raise BadValue(f"gen u24 makes floats, not {dtype}")
         scale = spec.get("scale", 1.0)
-        if scale <= 0 or math.frexp(scale)[0] != 0.5:
+        if type(scale) not in (int, float) or scale <= 0 or math.frexp(scale)[0] != 0.5:
             raise BadValue(f"scale is a power of two, not {scale!r}")
         value = ((u >> np.uint64(40)).astype(np.int64) - (1 << 23)).astype(np.float64) * (2.0**-23 * scale)
-        return value.astype(DTYPES[dtype])
+        return np.asarray(value.astype(DTYPES[dtype]))
     if spec["gen"] == "below":
         n = spec.get("n")
-        if type(n) is not int or n < 1 or dtype not in INTS:
-            raise BadValue("gen below needs n >= 1 and an integer dtype")
+        if dtype not in INTS or type(n) is not int or not 1 <= n <= min(INTS[dtype][1] + 1, SAFE):
+            raise BadValue("gen below needs an integer dtype and n >= 1 that it can hold")
         return (u % np.uint64(n)).astype(DTYPES[dtype])
     raise BadValue(f"no generator {spec['gen']!r}; there are u24 and below")
 
@@ -160,10 +183,13 @@ def _from_file(dtype: str, spec: dict[str, Any], shape: list[int], data: Path | 
         raise BadValue(f"file {name}: {error.strerror}") from None
     if hashlib.sha256(raw).hexdigest() != spec.get("sha256"):
         raise BadValue(f"file {name}: its sha256 is not the one stated")
-    with np.load(path, allow_pickle=False) as archive:
-        if member not in archive:
-            raise BadValue(f"file {name} has no array {member!r}")
-        array = np.asarray(archive[member])
+    try:
+        with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
+            array = np.asarray(archive[member])
+    except KeyError:
+        raise BadValue(f"file {name} has no array {member!r}") from None
+    except (ValueError, TypeError, AttributeError, OSError, zipfile.BadZipFile):
+        raise BadValue(f"file {name} is not an .npz of plain arrays") from None
     if NAMES.get(array.dtype) != dtype or list(array.shape) != shape:
         raise BadValue(f"file {name}#{member} is {array.dtype}{list(array.shape)}, not {dtype}{shape}")
     return array
@@ -171,6 +197,8 @@ def _from_file(dtype: str, spec: dict[str, Any], shape: list[int], data: Path | 
 
 def _array(items: list[Any], dtype: str) -> Array:
     shape, flat = _flatten(items)
+    if len(shape) > MAX_AXES:
+        raise BadValue(f"{len(shape)} axes, more than {MAX_AXES}")
     if dtype == "bool":
         if not all(isinstance(x, bool) for x in flat):
             raise BadValue("a bool tensor holds true and false")
@@ -178,20 +206,23 @@ def _array(items: list[Any], dtype: str) -> Array:
     if dtype in INTS:
         return np.array([scalar(dtype, x) for x in flat], DTYPES[dtype]).reshape(shape)
     numbers = np.array([_number(x) for x in flat], np.float64).reshape(shape)
-    if dtype == "bf16":
-        return _bf16(numbers)
     with np.errstate(over="ignore"):
-        array = numbers.astype(DTYPES[dtype])
+        array = numbers.astype(np.float32 if dtype == "bf16" else DTYPES[dtype])
     if np.any(np.isinf(array) & np.isfinite(numbers)):
         raise BadValue(f"a number is too large for {dtype}")
-    return array
+    return _bf16(array) if dtype == "bf16" else array
 
 
 def _bf16(numbers: Array) -> Array:
-    bits = numbers.astype(np.float32).view(np.uint32)
+    bits = numbers.view(np.uint32)
     if np.any(bits & 0xFFFF):
         raise BadValue("a number is no bf16 value; write it as bits")
     return (bits >> 16).astype(np.uint16).view(BF16)
+
+
+def widened(array: Array) -> Array:
+    """bf16 as the f32 values it stands for."""
+    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def _flatten(items: list[Any]) -> tuple[list[int], list[Any]]:
@@ -212,7 +243,10 @@ def _number(x: Any) -> float:
         return WORDS[x]
     if isinstance(x, bool) or not isinstance(x, (int, float)):
         raise BadValue(f"{x!r} is not a number (words: nan, inf, -inf)")
-    return float(x)
+    try:
+        return float(x)
+    except OverflowError:
+        raise BadValue("an integer that no float holds") from None
 
 
 def _bytes(text: Any) -> bytes:
@@ -244,13 +278,18 @@ def shortest(x: np.floating[Any]) -> float | str:
 def listed(array: Array) -> Any:
     """A tensor's values as nested lists (a number for 0-d), shortest decimals."""
     if array.dtype == BF16:
-        array = (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    if array.dtype.kind != "f":
+        array = widened(array)
+    if array.dtype.kind != "f" and array.dtype.itemsize < 8:
         return array.tolist()
-    flat = [shortest(x) for x in array.reshape(-1)]
+    flat: list[Any] = [shortest(x) if array.dtype.kind == "f" else integer(int(x)) for x in array.reshape(-1)]
     for width in reversed(array.shape[1:]):
         flat = [flat[i : i + width] for i in range(0, len(flat), width)] if width else []
     return flat if array.shape else flat[0]
+
+
+def integer(x: int) -> int | str:
+    """An integer as a typed value writes it: hex text where JSON numbers stop being safe."""
+    return x if abs(x) < SAFE else hex(x)
 
 
 def to_fixture(value: Any) -> Any:
@@ -258,18 +297,20 @@ def to_fixture(value: Any) -> Any:
     match value:
         case bool() | str() | None:
             return value
-        case int():
-            return value if abs(value) < 1 << 53 else {"u64": hex(value)} if 0 <= value < 1 << 64 else str(value)
-        case np.ndarray():
+        case int() if abs(value) < SAFE:
+            return value
+        case int() if INTS["i64"][0] <= value <= INTS["u64"][1]:
+            return {"u64" if value >= 0 else "i64": hex(value)}
+        case np.ndarray() if value.dtype in NAMES:
             if 0 in value.shape and value.ndim > 1:
                 return {NAMES[value.dtype]: list(value.shape), "bits": ""}
             return {NAMES[value.dtype]: listed(value)}
         case float() if not isinstance(value, np.generic) or isinstance(value, np.float64):
             return {"f64": word(float(value))}
-        case np.generic():
-            if isinstance(value, np.bool_):
-                return bool(value)
-            return int(value) if isinstance(value, np.integer) else {NAMES[value.dtype]: shortest(value)}  # type: ignore[arg-type]
+        case np.bool_() | np.integer():
+            return to_fixture(value.item())
+        case np.generic() if value.dtype in NAMES:
+            return {NAMES[value.dtype]: listed(np.asarray(value))}
         case bytes():
             return {"bytes": value.hex()}
         case list():
@@ -284,9 +325,12 @@ def to_fixture(value: Any) -> Any:
             return {"ref": id}
         case DType(name):
             return {"dtype": name}
-        case dict():
+        case Fields(_, fields):
+            return {"attrs": {k: to_fixture(v) for k, v in fields.items()}}
+        case dict() if all(isinstance(k, str) for k in value):
             return {k: to_fixture(v) for k, v in value.items()}
-    raise OwnFault(f"a {type(value).__name__} has no fixture form", "oracle", "return arrays, numbers, text, lists")
+    what = f"a {type(value).__name__} has no fixture form"
+    raise OwnFault(what, "oracle", "return arrays, numbers, text, lists")
 
 
 def plain(value: Any) -> Any:
@@ -312,11 +356,9 @@ def plain(value: Any) -> Any:
 def unplain(value: Any) -> Any:
     """The reverse, for what a draw yields: small dicts become New, Call and Ref."""
     if isinstance(value, dict):
-        args = {k: unplain(v) for k, v in value.get("args", {}).items()} if "new" in value or "call" in value else {}
-        if "new" in value:
-            return New(value["new"], args)
-        if "call" in value:
-            return Call(value["call"], args)
+        if "new" in value or "call" in value:
+            args = {k: unplain(v) for k, v in value.get("args", {}).items()}
+            return New(value["new"], args) if "new" in value else Call(value["call"], args)
         if set(value) == {"ref"}:
             return Ref(value["ref"])
         return {k: unplain(v) for k, v in value.items()}

@@ -195,7 +195,7 @@ def decode(node: Any, body: Iterator[bytes] | None = None, depth: int = 0) -> An
         return [decode(item, body, depth + 1) for item in node]
     if not isinstance(node, dict) or not node:
         raise ProtocolError(f"not a value: {node!r:.80}")
-    key = next(iter(node))
+    key = "object" if "object" in node else next(iter(node))  # some languages sort an object's keys
     value = node[key]
     if key == "f64" and isinstance(value, str):
         return struct.unpack(">d", _hex(value, 8))[0]
@@ -205,7 +205,7 @@ def decode(node: Any, body: Iterator[bytes] | None = None, depth: int = 0) -> An
         return [decode(item, body, depth + 1) for item in value]
     if key == "map" and isinstance(value, list):
         return {_key(decode(k, body, depth + 1)): decode(v, body, depth + 1) for k, v in map(_pair, value)}
-    if key == "int" and isinstance(value, str) and len(value) <= 400 and value.lstrip("-").isdecimal():
+    if key == "int" and isinstance(value, str) and len(value) <= 400 and _is_integer(value):
         return int(value)
     if key == "bytes" and isinstance(value, str):
         return _hex(value, len(value) // 2)
@@ -234,7 +234,16 @@ def _decode_tensor(dtype_name: str, spec: dict[str, Any], body: Iterator[bytes] 
         raise ProtocolError("a tensor without data")
     if len(raw) != want:
         raise ProtocolError(f"shape {shape} of {dtype_name} needs {want} bytes, got {len(raw)}")
-    return np.frombuffer(raw, dtype).reshape(shape)
+    if dtype_name == "bool" and raw.translate(None, b"\0\1"):
+        raise ProtocolError("a bool that is neither 0 nor 1")
+    try:
+        return np.frombuffer(raw, dtype).reshape(shape)
+    except ValueError:  # no elements, and axes whose product no array can have
+        raise ProtocolError(f"not a shape: {shape!r:.80}") from None
+
+
+def _is_integer(text: str) -> bool:
+    return text.isascii() and text.removeprefix("-").isdecimal()
 
 
 def _hex(text: str, size: int) -> bytes:
@@ -254,11 +263,13 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 
 def _key(value: Any) -> Any:
+    if isinstance(value, list):  # a key that was a tuple
+        return tuple(_key(item) for item in value)
     try:
         hash(value)
     except TypeError:
         raise ProtocolError("a map key is not hashable") from None
-    return tuple(value) if isinstance(value, list) else value
+    return value
 
 
 def raw_lengths(node: Any) -> Iterator[int]:

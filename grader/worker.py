@@ -39,6 +39,14 @@ from grader import testkit, wire  # noqa: E402
 # The grader's own tree must not be importable by code under test: `impl` is what the map says, or nothing.
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != ROOT]
 
+# Unknown keys are refused: an ignored one would change what is asked without a word.
+ALL = {"seq", "limit_s"}
+LOOK = {*ALL, "attrs", "path", "save"}
+CALL = {*LOOK, "args", "back"}
+KEYS = {
+    "call": {"call", *CALL}, "do": {"do", "on", *CALL}, "get": {"get", "on", *LOOK}, "observe": {"observe", *ALL},
+    "new": {"new", *CALL}, "reset": {"reset", *ALL}, "hello": {"hello", "unit", *ALL}, "bye": {"bye", *ALL},
+}  # fmt: skip
 TRACE_BEFORE_S = 0.25  # the Python line of a hang is written this long before the grader's deadline
 
 
@@ -200,14 +208,21 @@ class Session:
         """Every observable in turn; one that raises answers with the raise, the others still answer."""
         seen = []
         for item in message["observe"]:
+            refused, stage = refusal(item), [""]
+            if refused:
+                seen.append({"unsupported": refused})
+                continue
             try:
-                value = self.look(item, body, [""])
+                value = self.look(item, body, stage)
                 seen.append({"return": self.encode(value, out, tuple(item.get("attrs", ())))})
             except Exception as error:
-                seen.append({"raises": self.raised(error)})
+                seen.append({"raises": self.raised(error), "phase": stage[0]})
         return {"observed": seen}
 
     def answer(self, message: dict[str, Any], body: Any, out: wire.Body) -> dict[str, Any]:
+        refused = refusal(message)
+        if refused:
+            return {"unsupported": refused}
         stage = ["import"]
         self.arguments, self.called, self.before = {}, None, {}
         try:
@@ -240,6 +255,15 @@ class Session:
                 about["at"] = [code.co_filename, trace.tb_lineno, code.co_name]
             trace = trace.tb_next
         return about
+
+
+def refusal(message: dict[str, Any]) -> str:
+    """Why a message is not answered; empty if it is one of those in KEYS with keys that belong to it."""
+    for verb, keys in KEYS.items():
+        if verb in message:
+            unknown = message.keys() - keys
+            return f"unknown key {min(unknown)!r} in {verb}" if unknown else ""
+    return f"no such message: {', '.join(sorted(message))}"
 
 
 class Missing(AttributeError):
@@ -320,7 +344,6 @@ def child(channel: socket.socket, output: int, sources: Sources, limits: dict[st
     faulthandler.enable(2)
     sys.meta_path.insert(0, sources)
     session = Session(sources)
-    seq = 0
     while True:
         header, size = wire.sizes(recv_exactly(channel, 8), 1 << 31)
         message, body = wire.unpack(recv_exactly(channel, header), recv_exactly(channel, size))
@@ -334,8 +357,7 @@ def child(channel: socket.socket, output: int, sources: Sources, limits: dict[st
             answer = session.answer(message, body, out)
         if limit:
             faulthandler.cancel_dump_traceback_later()
-        channel.sendall(wire.pack({"seq": seq, **answer}, out))
-        seq += 1
+        channel.sendall(wire.pack({"seq": message.get("seq"), **answer}, out))
         if "bye" in message:
             os._exit(0)
 

@@ -188,7 +188,7 @@ def process_logits(logits: Logits, p: SamplingParams, history: Ids = (), prompt:
     if p.temperature == 0.0:
         return penalised  # R22
     tempered = penalised / float(p.temperature)  # R23: before the filters
-    kept = np.flatnonzero(tempered > -math.inf)  # R12
+    kept = np.flatnonzero(tempered > -math.inf)  # R12; ascending from here on, the order of the sums (R20)
     kept = _top_k(tempered, kept, p.top_k)
     kept = _top_p(tempered, kept, float(p.top_p))
     kept = _min_p(tempered, kept, float(p.min_p))
@@ -301,10 +301,6 @@ def _checked_ids(ids: Ids, V: int) -> list[int]:
         if not 0 <= int(item) < V:
             raise ValueError(f"ids must be in [0, {V}), got {item}")
     return [int(item) for item in ids]
-
-
-# The filters take and return the kept ids in ascending order. So `x[kept]` is in ascending id as well, the
-# order of every sum but one (R20).
 
 
 def _top_k(x: F64, kept: NDArray[np.intp], k: int) -> NDArray[np.intp]:

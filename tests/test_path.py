@@ -273,7 +273,7 @@ def test_find(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "nearest"),
-    [("bta", "B.2 (beta)"), ("C3", "C.3 (gamma)"), ("MSX", "MS-X (ms_x)"), ("", "A.1 (alpha)")],
+    [("bta", "B.2 (beta)"), ("C3", "C.3 (gamma)"), ("MSX", "MS-X (ms_x)")],
 )
 def test_find_names_the_nearest(tmp_path: Path, wrong: str, nearest: str) -> None:
     stages = read_path(write(tmp_path, A, B, C, GATE))

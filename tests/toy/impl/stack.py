@@ -21,6 +21,12 @@ class Stack:
         self.items.append(x)
         return len(self.items)
 
+    def push_all(self, xs: list[int]) -> int:
+        """Put xs on top, one by one; what fits stays when the rest does not."""
+        for x in xs:
+            self.push(x)
+        return self.stats()["size"]
+
     def pop(self) -> int:
         """Take the top."""
         return self.items.pop()
@@ -48,3 +54,8 @@ def label(n: int) -> list[int]:
 def double(xs: np.ndarray) -> None:
     """Double in place."""
     xs *= 2
+
+
+def pick(items: list[object], i: int) -> object:
+    """The item at i, as it is."""
+    return items[i]

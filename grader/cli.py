@@ -1,0 +1,200 @@
+"""`ol`: a table of verbs. Each verb is a thin wrapper; the work is in the module it names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from grader import __version__
+from grader.errors import INTERRUPTED, OWN_FAULT, PASSED, USAGE, OlError
+
+if TYPE_CHECKING:
+    from grader.session import Zygote
+
+WARM = ("check", "gate")  # these start the worker before anything else is imported
+_zygote: Zygote | None = None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code; every expected failure is one line on stderr."""
+    global _zygote
+    args = sys.argv[1:] if argv is None else argv
+    if args[:1] and args[0] in WARM and "--help" not in args and "--adapter" not in args:
+        from grader.session import Zygote
+
+        _zygote = Zygote()
+    import click
+
+    try:
+        code = verbs().main(args, "ol", standalone_mode=False)
+        return code if isinstance(code, int) else PASSED
+    except OlError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except click.exceptions.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "ol"
+        print(f"error: {error.format_message().rstrip('.')} · {where} · {where} --help", file=sys.stderr)
+        return USAGE
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as with `ol learn | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PASSED
+    except OSError as error:
+        print(f"error: {error.strerror or error} · {error.filename or 'the machine'} · ", file=sys.stderr)
+        return OWN_FAULT
+    finally:
+        if _zygote is not None:
+            _zygote.close()
+            _zygote = None
+
+
+def verbs() -> Any:
+    """The click group; built on demand so that importing this module stays cheap."""
+    import click
+
+    def ids(ctx: Any, param: Any, incomplete: str) -> list[str]:
+        """Completion: ids and units of the path."""
+        from grader.path import read_path
+        from grader.workspace import course_root
+
+        del ctx, param
+        stages = read_path(course_root() / "path.tsv")
+        return [n for s in stages for n in (s.id, s.unit) if n.lower().startswith(incomplete.lower())]
+
+    json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+    tree_option = click.option("--impl", metavar="DIR", help="Grade the impl/ in DIR instead.")
+
+    @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.version_option(message="%(version)s", version=__version__)
+    @json_option
+    @click.pass_context
+    def ol(ctx: Any, as_json: bool) -> int | None:
+        """Grade an LLM inference stack that you are learning to write."""
+        if ctx.invoked_subcommand is None:
+            from grader import learn
+
+            return learn.where_am_i(as_json)
+        return None
+
+    @ol.command()
+    @click.argument("path", required=False)
+    @json_option
+    def learn(path: str | None, as_json: bool) -> int:
+        """The path, your progress, the gates."""
+        from grader import learn as verb
+
+        return verb.learn(path, as_json)
+
+    @ol.command()
+    @click.argument("names", metavar="[ID]...", nargs=-1, shell_complete=ids)
+    @click.option("--all", "everything", is_flag=True, help="Every unit that is built.")
+    @click.option("--case", "cases", multiple=True, metavar="CASE", help="Only this case (may be repeated).")
+    @click.option("--seed", type=click.IntRange(0), help="Another seed for properties.")
+    @click.option("--ref-deps", is_flag=True, help="Needed units that do not pass come from the reference.")
+    @click.option("--fresh", is_flag=True, help="Grade again even if nothing changed.")
+    @click.option("--twice", is_flag=True, help="Run twice in shuffled order; always so where CI is set.")
+    @click.option("--adapter", metavar="CMD", help="Grade a program that speaks the line protocol.")
+    @click.option("-v", "--verbose", is_flag=True, help="Show every failing case in full.")
+    @tree_option
+    @json_option
+    def check(**options: Any) -> int:
+        """Grade units; without ids, the next one that is not passed yet."""
+        from grader import commands
+
+        return commands.check(_zygote, **options)
+
+    @ol.command()
+    @click.argument("name", metavar="ID")
+    @click.option("--fresh", is_flag=True, help="Grade again even if nothing changed.")
+    @tree_option
+    @json_option
+    def gate(**options: Any) -> int:
+        """Whether a milestone is passed: MS-L8, MS-P6, MS-L9."""
+        from grader import commands
+
+        return commands.gate(_zygote, **options)
+
+    @ol.command()
+    @click.argument("name", metavar="ID", shell_complete=ids)
+    @json_option
+    def hint(name: str, as_json: bool) -> int:
+        """The next hint for what failed last; one more after each new attempt."""
+        from grader import hints
+
+        return hints.hint(name, as_json)
+
+    @ol.command()
+    @click.argument("name", metavar="ID", shell_complete=ids)
+    @click.argument("rule", required=False)
+    @json_option
+    def spec(name: str, rule: str | None, as_json: bool) -> int:
+        """Read the law of a unit, or one rule of it."""
+        from grader import hints
+
+        return hints.law(name, rule, as_json)
+
+    @ol.command()
+    @click.argument("folder", metavar="DIR")
+    @json_option
+    def init(folder: str, as_json: bool) -> int:
+        """Make a workspace of stubs to fill in."""
+        from grader import init as verb
+
+        return verb.init(folder, as_json)
+
+    @ol.command()
+    @click.argument("name", metavar="ID", shell_complete=ids)
+    @json_option
+    def restore(name: str, as_json: bool) -> int:
+        """Put a unit's stub back; your file is kept beside it."""
+        from grader import init as verb
+
+        return verb.restore(name, as_json)
+
+    @ol.command(context_settings={"ignore_unknown_options": True})
+    @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED)
+    def selftest(pytest_args: tuple[str, ...]) -> int:
+        """Run the project's own tests; further arguments go to pytest."""
+        from grader import commands
+
+        return commands.selftest(pytest_args)
+
+    @ol.group()
+    def author() -> None:
+        """For course authors: lint, build, mutants, coverage, new."""
+
+    def author_verb(name: str, doc: str) -> None:
+        @author.command(name, help=doc)
+        @click.argument("names", metavar="[ID]...", nargs=-1, shell_complete=ids)
+        @json_option
+        def run(names: tuple[str, ...], as_json: bool) -> int:
+            from grader import author as verb
+
+            return verb.run(name, names, as_json)
+
+    author_verb("lint", "Check the path, the spec pages, the fixtures and the mutants.")
+    author_verb("mutants", "Prove the cases' teeth: mutants, equivalents, trivial answers.")
+    author_verb("coverage", "Rules without cases, cases without rules, field cases.")
+
+    @author.command()
+    @click.argument("names", metavar="[ID]...", nargs=-1, shell_complete=ids)
+    @click.option("--check", "only_check", is_flag=True, help="Change nothing; exit 1 if a file would change.")
+    @json_option
+    def build(names: tuple[str, ...], only_check: bool, as_json: bool) -> int:
+        """Recompute expected values with the oracle and write them into the fixtures."""
+        from grader import author as verb
+
+        return verb.build(names, only_check, as_json)
+
+    @author.command()
+    @click.argument("unit", metavar="UNIT")
+    def new(unit: str) -> int:
+        """Print the skeletons of a new unit."""
+        from grader import author as verb
+
+        return verb.new(unit)
+
+    return ol

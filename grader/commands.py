@@ -1,0 +1,172 @@
+"""The verbs that grade: check, gate, selftest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grader import console, learn, report
+from grader.errors import INTERRUPTED, NOT_PASSED, PASSED, Missing
+from grader.grading import Grader, Options
+from grader.path import Stage, built, find, read_path
+from grader.progress import Progress
+from grader.workspace import Place, here
+
+if TYPE_CHECKING:
+    from grader.session import Zygote
+
+
+def grader_of(place: Place, stages: Sequence[Stage], options: Options, zygote: Zygote | None, bar: console.Bar) -> Grader:
+    from grader.runner import Workers
+
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        if text not in notes:
+            notes.append(text)
+            console.note(f"note  {text}")
+
+    def on_case(unit: str, done: int, total: int) -> None:
+        bar(f"grading {unit}", done, total)
+
+    return Grader(place.course, stages, options, Workers(zygote), Progress(place.tree.root), note, on_case)
+
+
+def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases: tuple[str, ...], seed: int | None,
+          ref_deps: bool, fresh: bool, twice: bool, adapter: str | None, verbose: bool, impl: str | None,
+          as_json: bool) -> int:  # fmt: skip
+    place = here(Path.cwd(), impl)
+    stages = read_path(place.course / "path.tsv")
+    chosen = [find(stages, name) for name in names]
+    if everything:
+        chosen = [s for s in stages if not s.is_milestone and built(s, place.course)]
+    if cases and not chosen:
+        chosen = [find(stages, case.partition("/")[0]) for case in dict.fromkeys(cases)]
+    if not chosen:
+        state = learn.states(place, stages)
+        stage = learn.next_stage(stages, state)
+        if stage is None:
+            return nothing_left(place, stages, as_json)
+        chosen = [stage]
+    milestones = [s for s in chosen if s.is_milestone]
+    if milestones:
+        return gate(zygote, milestones[0].id, fresh, impl, as_json)
+    options = Options(
+        place.tree, cases, seed, ref_deps, fresh, twice or bool(os.environ.get("CI")), adapter or "",
+        record=place.tree.kind != "folder",
+    )  # fmt: skip
+    with console.Bar() as bar:
+        grader = grader_of(place, stages, options, zygote, bar)
+        try:
+            with grader.progress.lock():
+                reports = [grader.grade(stage) for stage in chosen]
+        finally:
+            grader.progress.close()
+            grader.workers.close()
+    outcome = report.worst([r["outcome"] for r in reports])
+    follow = follow_up(place, stages, grader, reports)
+    if as_json:
+        console.emit(report.document("check", outcome, reports, next=follow))
+    else:
+        for unit in reports:
+            last = follow if unit is reports[-1] else ""
+            print("\n".join(report.unit_lines(unit, place.course, last, verbose)))
+        if options.partial:
+            print("      a run of some cases, other seeds, other code or with help is shown, never recorded")
+    if grader.progress.note:
+        console.note(f"note  {grader.progress.note}")
+    return PASSED if outcome == "pass" else NOT_PASSED
+
+
+def nothing_left(place: Place, stages: Sequence[Stage], as_json: bool) -> int:
+    follow = learn.next_command(place, stages, learn.states(place, stages))
+    if as_json:
+        console.emit(report.document("check", "pass", [], next=follow))
+    else:
+        print(f"every unit that is built passes    next: {follow}")
+    return PASSED
+
+
+def follow_up(place: Place, stages: Sequence[Stage], grader: Grader, reports: list[dict[str, Any]]) -> str:
+    """The next command: what to do about the first unit that does not pass, else the next unit."""
+    name = learn.command(place)
+    for unit in reports:
+        if unit["outcome"] == "pass":
+            continue
+        if unit.get("fix"):
+            return str(unit["fix"]).replace("ol ", f"{name} ", 1) if unit["fix"].startswith("ol ") else str(unit["fix"])
+        if unit["outcome"] == "todo":
+            file = find(stages, unit["id"]).files[0]
+            return f"write {file} ({name} spec {unit['id']} says what), then {name} check {unit['id']}"
+        if unit["outcome"] == "not built":
+            return f"{name} learn"
+        return f"{name} hint {unit['id']}, then {name} check {unit['id']}"
+    state = learn.states(place, stages) | {u["id"]: u["outcome"] for u in reports}
+    grader.progress.close()
+    return learn.next_command(place, stages, state)
+
+
+def gate(zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_json: bool) -> int:
+    from grader import gates
+
+    place = here(Path.cwd(), impl)
+    stages = read_path(place.course / "path.tsv")
+    known = gates.read_gates(place.course)
+    gates.check_gates(known, stages)
+    wanted = next((id for id in known if id.lower() == name.lower()), name)
+    options = Options(place.tree, fresh=fresh, twice=True, record=place.tree.kind != "folder")
+    with console.Bar() as bar:
+        grader = grader_of(place, stages, options, zygote, bar)
+        try:
+            with grader.progress.lock():
+                result = gates.run_gate(wanted, known, stages, grader)
+        finally:
+            grader.progress.close()
+            grader.workers.close()
+    found, units = result["gate"], result["units"]
+    first = next((u for u in units if u["outcome"] not in ("pass", "not built")), None)
+    follow = follow_up(place, stages, grader, [first] if first else []) if found["outcome"] != "pass" else ""
+    if as_json:
+        console.emit(report.document("gate", found["outcome"], units, gate=found, next=follow))
+    else:
+        print("\n".join(gate_lines(found, units)))
+        print(f"next  {follow or learn.command(place) + ' learn'}")
+    return PASSED if found["outcome"] == "pass" else NOT_PASSED
+
+
+def gate_lines(gate: dict[str, Any], units: list[dict[str, Any]]) -> list[str]:
+    word = "PASSED" if gate["outcome"] == "pass" else "NOT PASSED"
+    passed = sum(u["outcome"] == "pass" for u in units)
+    lines = [f"{report.colour('pass' if word == 'PASSED' else 'fail', word)}  {gate['id']}  {gate['title']}", ""]
+    for unit in units:
+        n = unit["counts"].get("cases", 0)
+        detail = f"{unit['counts'].get('pass', 0)} of {n} cases pass" if n else unit.get("text", "")
+        lines.append(f"  {pad(unit['outcome'])} {unit['id']:8} {unit['unit']:14} {detail}")
+    for step in gate["steps"]:
+        lines.append(f"  {pad(step['outcome'])} step     {step['title']}: {step['gate']}")
+    if gate["missing"]:
+        lines += ["", f"  without a pass: {', '.join(gate['missing'])}"]
+    return [*lines, f"  {passed} of {len(units)} required units pass"]
+
+
+def pad(outcome: str) -> str:
+    return report.colour(outcome, f"{outcome:12}")
+
+
+def selftest(pytest_args: tuple[str, ...]) -> int:
+    """pytest on tests/, two processes at once, from a folder where nothing of the caller's can interfere."""
+    root = Path(__file__).resolve().parent.parent
+    tests = root / "tests"
+    if not tests.is_dir():
+        raise Missing("no tests here", str(root), "run it from a clone of the repository")
+    args = [sys.executable, "-X", "utf8", "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *pytest_args]
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    try:
+        code = subprocess.run(args, cwd=root, env=env, check=False).returncode
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return PASSED if code == 0 else NOT_PASSED

@@ -1,0 +1,68 @@
+"""Milestones as data: a gate passes only if every required unit and every required step does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grader.errors import OwnFault, UsageError
+from grader.fixtures import read_yaml
+from grader.grading import Grader
+from grader.path import Stage, find
+
+
+def read_gates(root: Path) -> dict[str, Any]:
+    file = root / "spec" / "gates.yaml"
+    if not file.exists():
+        return {}
+    return dict(read_yaml(file, "gates", root)["gates"])
+
+
+def check_gates(gates: dict[str, Any], stages: Sequence[Stage]) -> None:
+    """Every gate is a milestone of the path and requires stages before it."""
+    order = {stage.id: stage.stage for stage in stages}
+    for id, gate in gates.items():
+        stage = next((s for s in stages if s.id == id), None)
+        if stage is None or not stage.is_milestone:
+            raise OwnFault(f"gate {id} is no milestone of the path", "spec/gates.yaml", "add its row to path.tsv")
+        for need in gate["requires"]:
+            if need not in order or order[need] >= order[id]:
+                raise OwnFault(f"gate {id} requires {need}, which is no stage before it", "spec/gates.yaml")
+
+
+def required_units(id: str, gates: dict[str, Any], stages: Sequence[Stage]) -> tuple[list[Stage], list[dict[str, Any]]]:
+    """The units and the steps that a gate rests on, through the gates it requires, in path order."""
+    if id not in gates:
+        raise UsageError(f"no gate {id!r}", "ol gate", f"there are {', '.join(gates)}")
+    units: dict[str, Stage] = {}
+    steps: list[dict[str, Any]] = [{**step, "of": id} for step in gates[id].get("steps", [])]
+    for need in gates[id]["requires"]:
+        if need in gates:
+            more, inner = required_units(need, gates, stages)
+            units |= {stage.id: stage for stage in more}
+            steps = inner + steps
+        else:
+            stage = find(stages, need)
+            units[stage.id] = stage
+    return sorted(units.values(), key=lambda stage: stage.stage), steps
+
+
+def run_gate(id: str, gates: dict[str, Any], stages: Sequence[Stage], grader: Grader) -> dict[str, Any]:
+    """The gate's report and those of its units."""
+    units, steps = required_units(id, gates, stages)
+    reports = [grader.grade(stage) for stage in units]
+    rows = []
+    for step in steps:
+        file = grader.root / "fixtures" / step["cases"]
+        row = {"id": step["id"], "title": step["title"], "gate": step["gate"], "level": step.get("level", "required")}
+        if not file.exists():
+            row |= {"outcome": "not built", "text": "this course has no cases for it yet"}
+        else:
+            raise OwnFault(f"step {step['id']} has cases, and this grader cannot run steps yet", str(file))
+        rows.append(row)
+    missing = [report["id"] for report in reports if report["outcome"] != "pass"]
+    missing += [row["id"] for row in rows if row["level"] == "required" and row["outcome"] != "pass"]
+    passed = not missing and bool(reports)
+    gate = {"id": id, "title": gates[id]["title"], "outcome": "pass" if passed else "not passed", "steps": rows, "missing": missing}
+    return {"gate": gate, "units": reports}

@@ -1,0 +1,243 @@
+"""From a stage of the path to its outcome: needs, freshness, the run, the diagnosis, the record."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grader import fixtures, progress
+from grader.errors import UsageError
+from grader.path import Stage, built, needs_closure
+from grader.tree import Tree, bundle, changed_given, module_of
+
+if TYPE_CHECKING:
+    from grader.fixtures import Case, Unit
+    from grader.runner import Opener, UnitRun, Workers
+
+# The worst of the required cases is the unit's outcome.
+FAILS = ("fail", "raised", "crashed", "deadline", "memory", "protocol", "unsupported")
+ORDER = ("inconclusive", "undecided", "blocked", "todo", "pass")
+
+
+@dataclass(slots=True)
+class Options:
+    """How to grade."""
+
+    tree: Tree
+    cases: tuple[str, ...] = ()
+    seed: int | None = None
+    ref_deps: bool = False
+    fresh: bool = False
+    twice: bool = False
+    adapter: str = ""
+    record: bool = True
+
+    @property
+    def partial(self) -> bool:
+        """A run of some cases, on other seeds, with help or by an adapter is shown, never recorded."""
+        return bool(self.cases or self.seed is not None or self.ref_deps or self.adapter or not self.record)
+
+
+@dataclass(slots=True)
+class Grader:
+    """Grades stages of one course for one tree."""
+
+    root: Path
+    stages: Sequence[Stage]
+    options: Options
+    workers: Workers
+    progress: progress.Progress
+    note: Callable[[str], None] = lambda text: None
+    on_case: Callable[[str, int, int], None] = lambda unit, done, total: None
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def grade(self, stage: Stage) -> dict[str, Any]:
+        """A unit's report; needs are graded first, unchanged work is answered from its record."""
+        if stage.id not in self.done:
+            self.done[stage.id] = self._grade(stage)
+        return self.done[stage.id]
+
+    def _grade(self, stage: Stage) -> dict[str, Any]:
+        if stage.is_milestone or not built(stage, self.root):
+            return not_built(stage)
+        blocking = [need for need in needs_closure(self.stages, stage) if not self.passes(need)]
+        if blocking and not self.options.ref_deps:
+            return self.blocked(stage, blocking)
+        digest = progress.fixtures_digest(self.root / "fixtures" / stage.unit)
+        if not self.options.fresh and not self.options.partial:
+            known = self.progress.fresh(stage.unit, digest)
+            if known is not None and (known["runs"] == 2 or not self.options.twice):
+                return {**known, "recorded": True}
+        return self.run(stage, blocking)
+
+    def passes(self, need: Stage) -> bool:
+        if not built(need, self.root):
+            return False
+        inner = Options(self.options.tree, record=self.options.record)
+        report = self.done.get(need.id) or Grader(
+            self.root, self.stages, inner, self.workers, self.progress, self.note, self.on_case, self.done
+        ).grade(need)
+        return bool(report["outcome"] == "pass")
+
+    def run(self, stage: Stage, assisted: Sequence[Stage]) -> dict[str, Any]:
+        from grader import diagnose, runner
+
+        unit = fixtures.load(stage, self.root, self.note)
+        cases = self.chosen(unit)
+        tree = self.options.tree
+        files = {f: tree.file_of(module_of(f), f) for f in stage.files if f.endswith(".py")}
+        missing = [name for name, path in files.items() if not path.is_file()]
+        reference = Tree(self.root, kind="reference")
+        opener: Opener
+        if self.options.adapter:
+            from grader import adapter
+
+            opener = adapter.opener(self.options.adapter)
+        elif missing:
+            return self.missing(stage, unit, missing)
+        else:
+            opener = self.workers.opener(bundle(tree, self.root, map(module_of, stage.files), assisted))
+        ours = self.workers.opener(bundle(reference, self.root, map(module_of, stage.files)))
+        total, done = len(cases), 0
+
+        def tick(verdict: Any) -> None:
+            nonlocal done
+            done += 1
+            self.on_case(stage.id, done, total)
+
+        start = time.perf_counter()
+        run = runner.Runner(unit, opener, ours).run(cases, self.options.twice, tick)
+        if self.options.adapter:
+            adapter.shutdown(opener)
+        report = report_of(unit, cases, run, self.options)
+        report["assisted"] = [need.id for need in assisted]
+        report["notes"] = [f"{name} is not yours to change: the grader's copy was used" for name in changed_given(tree, self.root)]
+        if report["outcome"] in FAILS:
+            found = diagnose.diagnose(unit, run.verdicts, self.workers)
+            if found is not None:
+                report["mistake"] = {
+                    "mutant": found.mutant, "bug": found.bug, "rule": found.rule, "hint": found.hint,
+                    "cases": list(found.cases), "of": found.of,
+                }  # fmt: skip
+        report["seconds"] = round(time.perf_counter() - start, 3)
+        self.keep(stage, unit, run, report, files)
+        return report
+
+    def chosen(self, unit: Unit) -> list[Case]:
+        """The cases to run, and the twins they lean on; `--seed` gives properties another seed."""
+        from grader.check import near
+        from grader.runner import with_twins
+
+        cases = list(unit.cases)
+        if self.options.cases:
+            known = {case.id for case in cases}
+            for name in self.options.cases:
+                if name not in known:
+                    raise UsageError(f"no case {name!r} in {unit.stage.id}" + near(name, known), "--case", f"ol check {unit.stage.id} lists them")  # fmt: skip
+            cases = with_twins(unit, [case for case in cases if case.id in self.options.cases])
+        if self.options.seed is not None:
+            for case in cases:
+                if case.verb == "property":
+                    case.raw["property"]["seed"] = self.options.seed
+        return cases
+
+    def keep(self, stage: Stage, unit: Unit, run: UnitRun, report: dict[str, Any], files: dict[str, Path]) -> None:
+        """Record the verdict on what it rests on: the files that were loaded and those that the unit lists."""
+        loaded = run.loaded | {str(path) for path in files.values()}
+        hashes = {path: progress.sha256(Path(path)) for path in sorted(loaded)}
+        report["files"] = hashes
+        if self.options.partial:
+            return
+        self.progress.record(stage.unit, progress.basis(hashes, unit.sha256), report)
+        if report["outcome"] in FAILS:
+            topics = sorted({t for case in report["cases"] if case["outcome"] in FAILS for t in case.get("hints", [])})
+            if "mistake" in report and report["mistake"]["hint"]:
+                topics = sorted({*topics, report["mistake"]["hint"]})
+            code = hashlib.sha256("".join(hashes[str(p)] for p in files.values()).encode()).hexdigest()
+            self.progress.attempt(stage.unit, topics, code)
+
+    def missing(self, stage: Stage, unit: Unit, names: list[str]) -> dict[str, Any]:
+        text = f"{', '.join(names)}: no such file"
+        cases = [{"id": c.id, "outcome": "raised", "level": level(c), "text": text, "step": "import"} for c in unit.cases]
+        return {
+            **head(stage), "outcome": "raised", "text": text, "fix": f"ol restore {stage.id} puts the stub there",
+            "cases": cases, "counts": counts(cases), "fixture_sha256": unit.sha256, "runs": 1,
+        }  # fmt: skip
+
+    def blocked(self, stage: Stage, blocking: Sequence[Stage]) -> dict[str, Any]:
+        names = ", ".join(need.id for need in blocking)
+        return {
+            **head(stage), "outcome": "blocked", "text": f"needs {names}, which does not pass yet", "needs": [s.id for s in blocking],
+            "fix": f"ol check {blocking[0].id} first, or --ref-deps to use the reference's", "cases": [], "counts": {},
+        }  # fmt: skip
+
+
+def head(stage: Stage) -> dict[str, Any]:
+    return {"id": stage.id, "unit": stage.unit, "title": stage.title}
+
+
+def not_built(stage: Stage) -> dict[str, Any]:
+    return {**head(stage), "outcome": "not built", "text": "this course has no fixtures for it yet", "cases": [], "counts": {}}
+
+
+def level(case: Case) -> str:
+    return "required" if case.required else "extra"
+
+
+def counts(cases: list[dict[str, Any]]) -> dict[str, int]:
+    out = {"cases": len(cases)}
+    for case in cases:
+        out[case["outcome"]] = out.get(case["outcome"], 0) + 1
+    return out
+
+
+def outcome_of(outcomes: Sequence[str]) -> str:
+    """The worst: any failure, then inconclusive, undecided, blocked, todo, pass; nothing at all is no pass."""
+    found = set(outcomes)
+    for outcome in FAILS:
+        if outcome in found:
+            return outcome if found & set(FAILS) == {outcome} else "fail"
+    return next((outcome for outcome in ORDER if outcome in found), "inconclusive")
+
+
+def report_of(unit: Unit, cases: Sequence[Case], run: UnitRun, options: Options) -> dict[str, Any]:
+    """A unit's report as plain JSON."""
+    rows = [case_row(unit, case, run.verdicts[case.id]) for case in cases]
+    if options.adapter and run.libm != "system":
+        for row, case in zip(rows, cases, strict=True):
+            if "libm" in case.raw.get("needs", []):
+                row["level"] = "extra"
+    required = [row["outcome"] for row in rows if row["level"] == "required"]
+    report: dict[str, Any] = {
+        **head(unit.stage), "outcome": outcome_of(required), "cases": rows, "counts": counts(rows),
+        "fixture_sha256": unit.sha256, "runs": 2 if options.twice else 1, "voided_groups": run.voided,
+    }  # fmt: skip
+    return report
+
+
+def case_row(unit: Unit, case: Case, verdict: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": case.id, "outcome": verdict.outcome, "level": level(case)}
+    if verdict.passed:
+        return {**row, "policy": verdict.policy} if verdict.policy else row
+    row |= {"about": case.about, "rule": case.rules, "file": f"{case.file}:{case.line}", "hints": case.raw.get("hints", [])}
+    for key in ("text", "step", "last_state"):
+        if getattr(verdict, key):
+            row[key] = getattr(verdict, key)
+    if verdict.difference is not None:
+        d = verdict.difference
+        row["difference"] = {"where": d.where, "expected": d.expected, "got": d.got, "note": d.note}
+    if verdict.at is not None:
+        row["at"] = f"{shorter(verdict.at[0])}:{verdict.at[1]}"
+    if verdict.output.strip():
+        row["output"] = verdict.output
+    if verdict.counterexample is not None:
+        row["counterexample"] = verdict.counterexample
+    return row
+
+
+def shorter(path: str) -> str:
+    return Path(path).name

@@ -1,0 +1,158 @@
+"""Verdicts for a person at a terminal. Words carry the meaning; colour is for terminals only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from grader import spec
+from grader.grading import FAILS
+
+SHOWN = 5  # failing cases in full; the others by name
+COLOURS = {"pass": "32", "todo": "33", "blocked": "33", "inconclusive": "33", "undecided": "33", "not built": "2"}
+FORMAT = 1
+
+
+def colour(word: str, text: str | None = None) -> str:
+    """The word as it is, in colour on a terminal that wants it."""
+    shown = word if text is None else text
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return shown
+    return f"\x1b[{COLOURS.get(word, '31')}m{shown}\x1b[0m"
+
+
+def safe(text: str) -> str:
+    """A learner's text as inert characters: no escape sequences, no carriage returns."""
+    return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in text.replace("\t", "    "))
+
+
+def unit_lines(report: dict[str, Any], root: Path, next_hint: str, verbose: bool = False) -> list[str]:
+    """A unit's verdict: the failing cases, then one line that says what to do next."""
+    lines: list[str] = []
+    cases = [case for case in report["cases"] if case["outcome"] not in ("pass", "todo")]
+    required = [c for c in cases if c["level"] == "required"] + [c for c in cases if c["level"] != "required"]
+    same = {(c.get("step"), c.get("text")) for c in cases}
+    if report.get("fix") and not report["cases"]:
+        lines += [f"{colour(report['outcome'], report['outcome'].upper())}  {report['id']} {report['unit']}  {report['text']}"]
+    elif cases and len(same) == 1 and next(iter(same))[0] == "import":
+        lines += import_lines(report, cases[0])
+    else:
+        for case in required if verbose else required[:SHOWN]:
+            lines += case_lines(report, case, root)
+        rest = [] if verbose else required[SHOWN:]
+        if rest:
+            names = ", ".join(case["id"].partition("/")[2] for case in rest)
+            lines += textwrap.wrap(f"and {len(rest)} more: {names}", 110, initial_indent="      ", subsequent_indent="      ") + [""]
+    lines += [f"note  {note}" for note in report.get("notes", [])]
+    if report.get("mistake") and not any("looks like" in line for line in lines):
+        lines += [looks_like(report)]
+    return [*lines, summary(report, next_hint)]
+
+
+def import_lines(report: dict[str, Any], case: dict[str, Any]) -> list[str]:
+    lines = [f"{colour('fail', case['outcome'].upper())}  {report['id']} {report['unit']}  {safe(case['text'])}"]
+    if "at" in case:
+        lines += [f"      at     {case['at']}"]
+    lines += output_lines(case)
+    return [*lines, f"      so     none of the {len(report['cases'])} cases could run", ""]
+
+
+def case_lines(report: dict[str, Any], case: dict[str, Any], root: Path) -> list[str]:
+    word = case["outcome"].upper() if case["outcome"] != "fail" else "FAIL"
+    extra = "  (extra)" if case["level"] != "required" else ""
+    lines = [f"{colour(case['outcome'], word)}  {case['id']}  {case['about']}{extra}"]
+    d = case.get("difference")
+    if d is not None:
+        place = d["where"].removeprefix("return")
+        step = f"{case.get('step', '')}" + (f" -> {place}" if place else "")
+        lines += [f"      step   {step}"] if len(d["expected"]) + len(d["got"]) > 70 else []
+        if lines[-1].startswith("      step"):
+            lines += [f"      expected {d['expected']}", f"      got      {safe(d['got'])}" + (f"   {d['note']}" if d["note"] else "")]
+        else:
+            note = f"   {d['note']}" if d["note"] else ""
+            lines += [f"      step   {step}   expected {d['expected']}   got {safe(d['got'])}{note}"]
+    elif case.get("step"):
+        lines += [f"      step   {case['step']}"]
+    if case.get("text"):
+        lines += [f"      {'why' if d is None else 'run'}    {safe(case['text'])}"]
+    if case.get("at"):
+        lines += [f"      at     {case['at']}"]
+    if case.get("last_state"):
+        lines += [f"      state  before: {case['last_state']}"]
+    page = root / "spec" / f"{report['unit']}.md"
+    for rule in case["rule"][:2]:
+        text = spec.rules(page).get(rule, "") if page.exists() else ""
+        lines += [f"      rule   {rule}: {text}   (spec/{report['unit']}.md)"]
+    if case["id"] in report.get("mistake", {}).get("cases", []):
+        lines += [looks_like(report)]
+    lines += output_lines(case)
+    if case.get("counterexample"):
+        lines += counterexample_lines(case["counterexample"])
+    again = f"ol check {report['id']} --case {case['id']}"
+    hint = f"      hint: ol hint {report['id']}" if case.get("hints") else ""
+    return [*lines, f"      again  {again}{hint}", ""]
+
+
+def looks_like(report: dict[str, Any]) -> str:
+    m = report["mistake"]
+    return f'      looks like   "{m["bug"]}"   ({len(m["cases"])} of {m["of"]} failing cases match)'
+
+
+def output_lines(case: dict[str, Any]) -> list[str]:
+    """What the code printed, each line prefixed so that no line can pose as ours."""
+    text = safe(case.get("output", "")).strip("\n").splitlines()
+    shown = text[:12] + ([f"… {len(text) - 12} more lines"] if len(text) > 12 else [])
+    return [f"      | {line[:200]}" for line in shown]
+
+
+def counterexample_lines(case: dict[str, Any]) -> list[str]:
+    from grader.strict_yaml import to_flow
+
+    keys = [k for k in ("call", "new", "args", "objects", "expect", "steps") if k in case]
+    lines = ["      input  the smallest found, as a case:"]
+    for key in keys:
+        text = to_flow(case[key])
+        lines.append(f"             {key}: {text if len(text) <= 600 else text[:599] + '…'}")
+    return lines
+
+
+def summary(report: dict[str, Any], next_hint: str) -> str:
+    """`pass  L8.1 sampling  64 cases, 0.4 s    next: ol check L8.2`."""
+    n, passed = len(report["cases"]), report["counts"].get("pass", 0)
+    outcome = report["outcome"]
+    what = f"{n} cases" if outcome == "pass" and passed == n else f"{passed} of {n} cases pass" if n else report.get("text", "")
+    if outcome == "todo" and passed == 0:
+        what = f"{n} cases, not written yet"
+    time = ", unchanged since it was graded" if report.get("recorded") else f", {report['seconds']:.1f} s" if "seconds" in report else ""
+    extra = f", with the reference's {', '.join(report['assisted'])}" if report.get("assisted") else ""
+    follow = f"    next: {next_hint}" if next_hint else ""
+    return f"{colour(outcome)}  {report['id']} {report['unit']}  {what}{time}{extra}{follow}"
+
+
+def document(command: str, outcome: str, units: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """The one JSON document of a command that grades."""
+    import hashlib
+
+    from grader.progress import versions
+
+    listing = "".join(f"{u['unit']} {u.get('fixture_sha256', '-')}\n" for u in units)
+    return {
+        "format": FORMAT, "command": command, "outcome": outcome, "units": units, "versions": versions(),
+        "fixture_sha256": hashlib.sha256(listing.encode()).hexdigest(),
+        "isolation": {"level": 1, "not_contained": ["reading files of this machine, fixtures/ included", "network", "processes that leave their group"]},
+        **more,
+    }  # fmt: skip
+
+
+def worst(outcomes: list[str]) -> str:
+    """The outcome of several units."""
+    for outcome in FAILS:
+        if outcome in outcomes:
+            return outcome if set(outcomes) & set(FAILS) == {outcome} else "fail"
+    for outcome in ("inconclusive", "undecided", "blocked", "todo", "not built"):
+        if outcome in outcomes:
+            return outcome
+    return "pass" if outcomes else "inconclusive"
