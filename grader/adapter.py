@@ -54,7 +54,7 @@ class Program:
         self.input, self.answers, self.errors = (pipe.fileno() for pipe in pipes if pipe is not None)
         for fd in (self.input, self.answers, self.errors):
             os.set_blocking(fd, False)
-            with contextlib.suppress(OSError, AttributeError):  # 64 KiB are too little for tensors; Linux only
+            with contextlib.suppress(OSError, AttributeError):  # 64 KiB are little for tensors; Linux only
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         self.poll = select.poll()
         self.poll.register(self.answers, select.POLLIN)
@@ -125,7 +125,8 @@ class Program:
         if not self.alive:
             raise Ended("protocol", "the adapter's session is over")
         until = time.monotonic() + limit_s
-        text = json.dumps({"seq": self.seq, **message, "limit_s": limit_s}, separators=(",", ":"), allow_nan=False)
+        request = {"seq": self.seq, **message, "limit_s": limit_s}
+        text = json.dumps(request, separators=(",", ":"), allow_nan=False)
         try:
             self.write(text.encode() + b"\n", until)
             answer = self.understood(self.read_line(until))
@@ -166,7 +167,8 @@ class Program:
         self.kill()
         if code < 0:
             name = next((s.name for s in signal.Signals if s == -code), f"signal {-code}")
-            return Ended("crashed", f"The adapter crashed ({name}: {SIGNALS.get(name, 'killed by a signal')}).")
+            why = SIGNALS.get(name, "ended by a signal")
+            return Ended("crashed", f"The adapter crashed ({name}: {why}).")
         return Ended("crashed", f"The adapter ended (exit code {code}) before it had answered.")
 
     def output(self) -> str:
@@ -280,7 +282,8 @@ def opener(command: str) -> Adapter:
         raise UsageError("the command is empty", "--adapter", fix)
     if shutil.which(words[0], path=environment()["PATH"]) is None:
         what = "not an executable file" if Path(words[0]).exists() else "no such program"
-        raise UsageError(f"{what}: {words[0]!r}", "--adapter", "name one on PATH, or a path to an executable file")
+        fix = "name a program on PATH, or the path of an executable file"
+        raise UsageError(f"{what}: {words[0]!r}", "--adapter", fix)
     return Adapter(words)
 
 

@@ -1,37 +1,38 @@
-"""What a schema cannot say about a case: values, names, twins, comparators. One fault, one line, one place."""
+"""What a schema cannot say about a case: verbs, names, twins, observables. One fault, one line, one place."""
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
-import difflib
 from pathlib import Path
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import Any
 
 from grader import schema, strict_yaml
-from grader.compare import TOLERANCES, want_of
+from grader.check_values import Place, Values, near
+from grader.compare import TOLERANCES, cmp_of
 from grader.errors import OwnFault
 from grader.fixtures import Case
-from grader.values import COMPARE_KEYS, BadValue, decode, shortest, typed_key
-from grader.wire import DTYPES
+from grader.values import COMPARE_KEYS, BadValue, typed_key
 
-FLOATS = ("f16", "f32", "f64")
 STEP_VERBS = ("do", "get", "call", "new")
-KINDS = {
-    name for name, thing in vars(builtins).items()
-    if isinstance(thing, type) and issubclass(thing, Exception) and thing is not Exception
+COMMON = {
+    "id", "replaces", "rule", "flags", "oracle", "level",
+    "reveal", "kills", "hints", "needs", "limit_s", "cost",
 }  # fmt: skip
-Place = tuple[str | int, ...]
+FORMS = {  # the keys of each verb
+    "call": COMMON | {"call", "on", "args", "objects", "mutates", "expect", "twin"},
+    "trace": COMMON | {"new", "args", "objects", "steps"},
+    "property": COMMON | {"call", "on", "args", "objects", "mutates", "property"},
+    "script": COMMON | {"new", "args", "property"},
+}
+LISTS = ("rule", "flags", "oracle", "kills", "hints", "needs", "mutates")
 
 
-class Reader:
+class Reader(Values):
     """Collects a unit's case files; `finish` checks what crosses files."""
 
     def __init__(self, unit: str, root: Path) -> None:
-        self.unit, self.root = unit, root
-        self.errors: dict[str, Any] = {}
+        super().__init__(unit)
+        self.root = root
         self.hints: dict[str, list[str]] = {}
         self.cases: dict[str, Case] = {}
         self.where: dict[str, str] = {}
@@ -44,7 +45,7 @@ class Reader:
         self.marked = strict_yaml.load_marked(raw, self.name)
         document = self.marked.value
         if isinstance(document, dict) and "format" in document:
-            schema.check_format(document["format"], self.name)
+            schema.check_format(document["format"], self.marked.at(("format",)))
         fault = schema.first_fault("fixture", document)
         if fault is not None:
             self.refuse(fault[0], fault[1])
@@ -54,120 +55,83 @@ class Reader:
             if topic in self.hints:
                 self.refuse(("hints", topic), f"hint {topic!r} is defined twice")
             self.hints[topic] = rungs
+        for name, look in document.get("observables", {}).items():
+            self.look(look, ("observables", name))
+        self.seen: set[str] = set()  # the observables that a case names
         for i, raw_case in enumerate(document["cases"]):
             self.case(document, raw_case, ("cases", i))
         used = {name for c in document["cases"] for name in c.get("flags", [])}
         self.unused("flags", document.get("flags", {}), used)
         self.unused("oracles", document["oracles"], {name for c in document["cases"] for name in c["oracle"]})
+        self.unused("observables", document.get("observables", {}), self.seen)
 
     def unused(self, what: str, defined: dict[str, Any], used: set[str]) -> None:
         for name in defined:
             if name not in used:
                 self.refuse((what, name), f"{name!r} is defined and no case uses it")
 
-    def refuse(self, place: Place, what: str, fix: str = "") -> NoReturn:
-        dotted = schema.dotted(place)
-        raise OwnFault(f"{dotted}: {what}" if dotted else what, f"{self.name}:{self.marked.line(place)}", fix)
-
     # -- one case -----------------------------------------------------------------------------------
 
     def case(self, document: dict[str, Any], raw: dict[str, Any], at: Place) -> None:
-        id = raw["id"]
-        if not id.startswith(self.unit + "/"):
-            self.refuse((*at, "id"), f"{id!r} does not start with {self.unit + '/'!r}")
-        if id in self.cases:
-            self.refuse((*at, "id"), f"{id!r} is defined twice", "ids are never reused")
-        for key in ("flags", "oracle"):
-            defined = document.get("flags" if key == "flags" else "oracles", {})
-            for j, name in enumerate(raw.get(key, [])):
-                if name not in defined:
-                    self.refuse((*at, key, j), f"{name!r} is not defined in this file" + near(name, defined))
+        name = raw["id"]
+        if not name.startswith(self.unit + "/"):
+            self.refuse((*at, "id"), f"{name!r} does not start with {self.unit + '/'!r}")
+        if name in self.cases:
+            self.refuse((*at, "id"), f"{name!r} is defined twice", "ids are never reused")
+        for key in LISTS:
+            names = raw.get(key, [])
+            if len(set(names)) < len(names):
+                self.refuse((*at, key), "a name stands twice")
+        for key, defined in (("flags", document.get("flags", {})), ("oracle", document["oracles"])):
+            for j, used in enumerate(raw.get(key, [])):
+                if used not in defined:
+                    self.refuse((*at, key, j), f"{used!r} is not defined in this file" + near(used, defined))
         kinds = [document["oracles"][name]["kind"] for name in raw["oracle"]]
         if raw.get("level", "required") == "required" and all(kind == "reference" for kind in kinds):
             self.refuse((*at, "oracle"), "a required case needs an oracle that is not the reference")
-        self.named: set[str] = set()
-        for j, obj in enumerate(raw.get("objects", [])):
-            if obj["id"] in self.named:
-                self.refuse((*at, "objects", j, "id"), f"object {obj['id']!r} is built twice")
-            self.values(obj.get("args", {}), (*at, "objects", j, "args"))
-            self.named.add(obj["id"])
         case = Case(
-            id, self.unit, self.name, self.marked.line(at), raw, document["title"],
+            name, self.unit, self.name, self.marked.line(at), raw, document["title"],
             document["oracles"], document.get("observables", {}), document.get("flags", {}),
         )  # fmt: skip
-        getattr(self, f"_{case.verb}")(case, at)
-        self.cases[id], self.where[id] = case, f"{self.name}:{case.line}"
+        form = "script" if "script" in raw.get("property", {}) else case.verb
+        if surplus := [key for key in raw if key not in FORMS[form]]:
+            self.refuse((*at, surplus[0]), f"{surplus[0]!r} does not go with a {form}")
+        self.named, self.used = set(), set()
+        for j, spec in enumerate(raw.get("objects", [])):
+            place = (*at, "objects", j)
+            if spec["id"] in self.named or spec["id"] == "it":
+                self.refuse((*place, "id"), f"the name {spec['id']!r} is taken")
+            self.values(spec.get("args", {}), (*place, "args"))
+            self.named.add(spec["id"])
+        getattr(self, f"_{form}")(case, at)
+        for j, spec in enumerate(raw.get("objects", [])):
+            if spec["id"] not in self.used:
+                self.refuse((*at, "objects", j, "id"), f"{spec['id']!r} is built and nothing uses it")
+        self.cases[name], self.where[name] = case, f"{self.name}:{case.line}"
 
-    def values(self, args: dict[str, Any], at: Place) -> None:
-        for name, node in args.items():
-            self.value(node, (*at, name))
+    def look(self, look: dict[str, Any], at: Place) -> None:
+        """How an object is looked at: one of do, get, call."""
+        verbs = [verb for verb in STEP_VERBS if verb in look]
+        if len(verbs) != 1:
+            self.refuse(at, f"one of do, get, call, found {', '.join(verbs) or 'none'}")
+        if "get" in look and "args" in look:
+            self.refuse((*at, "args"), "get takes no args")
+        if look.get("path") == []:
+            self.refuse((*at, "path"), "an empty path")
 
-    def value(self, node: Any, at: Place) -> None:
-        key = typed_key(node)
-        if key is None or key in ("tuple", "new", "call"):
-            inner = node.get("args", {}) if key in ("new", "call") else node[key] if key == "tuple" else node
-            place = (*at, "args") if key in ("new", "call") else (*at, key) if key == "tuple" else at
-            items = inner.items() if isinstance(inner, dict) else enumerate(inner) if isinstance(inner, list) else ()
-            for k, item in items:
-                self.value(item, (*place, k))
-        if key == "ref" and node["ref"] not in self.named:
-            self.refuse(at, f"ref {node['ref']!r} names no object" + near(node["ref"], self.named))
-        if key in DTYPES and set(node) & COMPARE_KEYS:
-            self.refuse(at, f"{sorted(set(node) & COMPARE_KEYS)[0]!r} belongs to expected values, not to arguments")
-        self.decodes(node, at)
+    def observes(self, case: Case, name: str, at: Place) -> None:
+        """A case names an observable; what it looks at must be there in this case."""
+        look = case.observables.get(name)
+        if look is None:
+            self.refuse(at, f"no observable {name!r}" + near(name, case.observables))
+        self.seen.add(name)
+        if "on" in look:
+            self.use(look["on"], at, f"observable {name!r} looks at ")
+        elif "get" in look and "new" not in case.raw:
+            self.refuse(at, f"observable {name!r} needs an object: `on`, or a case with `new`")
+        self.values(look.get("args", {}), ("observables", name, "args"))
 
-    def decodes(self, node: Any, at: Place) -> None:
-        try:
-            decode(node, self.data)
-        except BadValue as error:
-            self.refuse(at, str(error))
-        self.written_shortest(node, at)
-
-    def written_shortest(self, node: Any, at: Place) -> None:
-        key = typed_key(node)
-        if key not in ("f16", "f32") or isinstance(node[key], dict):
-            return
-        numbers = np.array([x for x in flat(node[key]) if isinstance(x, (int, float)) and not isinstance(x, bool)])
-        rounded = numbers.astype(DTYPES[key])
-        for number, value in zip(numbers.tolist(), rounded, strict=True):
-            if shortest(value) != number:
-                self.refuse((*at, key), f"{number!r} is no {key} value in its shortest decimal: write {shortest(value)!r}")
-
-    # -- expected values ----------------------------------------------------------------------------
-
-    def want(self, node: Any, at: Place) -> None:
-        """An expected value: decodes, and every float in it says how it is compared."""
-        key = typed_key(node)
-        if key in ("new", "call", "ref"):
-            self.refuse(at, f"{key!r} builds an argument; expected values are data")
-        if key is None or key == "tuple":
-            inner = node["tuple"] if key else node
-            if isinstance(inner, dict):
-                inner = inner["attrs"] if set(inner) == {"attrs"} else inner["keys"] if set(inner) == {"keys"} else inner
-            for k, item in inner.items() if isinstance(inner, dict) else enumerate(inner) if isinstance(inner, list) else ():
-                self.want(item, (*at, k))
-            if isinstance(node, float):
-                self.refuse(at, "a bare float has no comparator", "write {f64: .., cmp: ..}")
-            return
-        if node[key] is None:
-            self.refuse(at, f"no value yet at {key!r}", f"ol author build {self.unit}")
-        if "why" not in node and node.get("cmp") in TOLERANCES:
-            self.refuse(at, f"cmp: {node['cmp']} needs why: where does the number come from?")
-        if key in FLOATS and "cmp" not in node:
-            self.refuse(at, "floats have no default comparator", "add cmp: exact, bits, ulp, close ..")
-        try:
-            want_of(node, self.data)
-        except BadValue as error:
-            self.refuse(at, str(error))
-        self.written_shortest(node, at)
-
-    def kind(self, name: str, at: Place) -> None:
-        if name in ("Exception", "BaseException"):
-            self.refuse(at, f"{name} is no kind: name the error")
-        if name not in KINDS and name not in self.errors:
-            self.refuse(at, f"no error kind {name!r}" + near(name, KINDS | set(self.errors)), "declare it in errors.yaml")
-
-    # -- verbs --------------------------------------------------------------------------------------
+    # -- call ---------------------------------------------------------------------------------------
 
     def _call(self, case: Case, at: Place) -> None:
         raw, expect = case.raw, case.raw["expect"]
@@ -179,40 +143,61 @@ class Reader:
         if not answers and not expect.get("args") and not expect.get("after"):
             self.refuse((*at, "expect"), "expects nothing")
         self.expected(expect, (*at, "expect"))
+        policies = [option["policy"] for option in expect.get("accept", [])]
+        if len(set(policies)) < len(policies):
+            self.refuse((*at, "expect", "accept"), "a policy stands twice")
         for j, option in enumerate(expect.get("accept", [])):
             place = (*at, "expect", "accept", j)
             if ("return" in option) == ("raises" in option):
                 self.refuse(place, "one of return, raises")
             self.expected(option, place)
-        self.mutated(raw, expect.get("args", {}), at)
+        self.mutated(raw, at)
+        self.becomes(raw, expect, (*at, "expect", "args"))
         for name, look in expect.get("after", {}).items():
             place = (*at, "expect", "after", name)
-            if name not in self.named:
-                self.refuse(place, f"{name!r} names no object" + near(name, self.named))
-            if ("do" in look) == ("get" in look):
-                self.refuse(place, "one of do, get")
-            self.want(look["return"], (*place, "return"))
+            self.use(name, place)
+            self.look(look, place)
+            self.values(look.get("args", {}), (*place, "args"))
+            self.expected_value(look["return"], (*place, "return"))
         if "raises" in expect and "twin" not in raw:
             self.refuse(at, "a raising case names its twin: the same call that must pass", "twin: <case id>")
+        if "raises" not in expect and "twin" in raw:
+            self.refuse((*at, "twin"), "a twin belongs to a case that raises")
 
     def expected(self, expect: dict[str, Any], at: Place) -> None:
         if "return" in expect:
-            self.want(expect["return"], (*at, "return"))
+            self.expected_value(expect["return"], (*at, "return"))
         if "raises" in expect:
             self.kind(expect["raises"], (*at, "raises"))
 
-    def mutated(self, raw: dict[str, Any], becomes: dict[str, Any], at: Place) -> None:
+    def mutated(self, raw: dict[str, Any], at: Place, drawn: set[str] | None = None) -> None:
+        args = raw.get("args", {})
         for j, name in enumerate(raw.get("mutates", [])):
-            if name not in raw.get("args", {}):
-                self.refuse((*at, "mutates", j), f"{name!r} is no argument of the case")
-        for name, node in becomes.items():
+            place = (*at, "mutates", j)
+            if drawn is not None and name in drawn:
+                continue
+            if name not in args:
+                self.refuse(place, f"{name!r} is no argument of the case")
+            key = typed_key(args[name])
+            if key == "ref":
+                self.refuse(place, f"{name!r} is a ref, which may change", "say what it becomes in `after`")
+            held = args[name][key] if key else args[name]
+            if not isinstance(held, (dict, list)) and key not in ("new", "call"):
+                self.refuse(place, f"{name!r} is a value that cannot change")
+
+    def becomes(self, raw: dict[str, Any], expect: dict[str, Any], at: Place) -> None:
+        for name, node in expect.get("args", {}).items():
             if name not in raw.get("mutates", []):
-                self.refuse((*at, "expect", "args", name), f"{name!r} may not change: it is not in mutates")
-            self.want(node, (*at, "expect", "args", name))
+                self.refuse((*at, name), f"{name!r} may not change: it is not in mutates")
+            self.expected_value(node, (*at, name))
+        if "raises" in expect and "args" in expect:
+            self.refuse(at, "arguments are not looked at after a raise")
 
     def on(self, raw: dict[str, Any], at: Place) -> None:
-        if "on" in raw and raw["on"] not in self.named:
-            self.refuse((*at, "on"), f"{raw['on']!r} names no object" + near(raw["on"], self.named))
+        if "on" in raw:
+            self.use(raw["on"], (*at, "on"))
+
+    # -- trace --------------------------------------------------------------------------------------
 
     def _trace(self, case: Case, at: Place) -> None:
         raw = case.raw
@@ -220,72 +205,139 @@ class Reader:
             self.values(raw.get("args", {}), (*at, "args"))
         elif "args" in raw:
             self.refuse((*at, "args"), "args without new")
-        judged = False
         for j, step in enumerate(raw["steps"]):
-            place = (*at, "steps", j)
-            verbs = [v for v in STEP_VERBS if v in step]
-            if len(verbs) != 1:
-                self.refuse(place, f"one of {', '.join(STEP_VERBS)}, found {', '.join(verbs) or 'none'}")
-            ends = [k for k in ("return", "raises", "save") if k in step]
-            if len(ends) > 1:
-                self.refuse(place, f"{' and '.join(ends)}: at most one of them")
-            self.on(step, place)
-            if verbs[0] == "get" and "on" not in step and "new" not in raw:
-                self.refuse(place, "get needs an object: `on`, or a case with `new`")
-            self.values(step.get("args", {}), (*place, "args"))
-            self.mutated(step, {}, place)
-            self.expected(step, place)
-            for name, node in step.get("state", {}).items():
-                if name not in case.observables:
-                    self.refuse((*place, "state", name), f"no observable {name!r}" + near(name, case.observables))
-                if isinstance(node, dict) and set(node) == {"raises"}:
-                    self.kind(node["raises"], (*place, "state", name))
-                else:
-                    self.want(node, (*place, "state", name))
-            judged |= "return" in step or "raises" in step or "state" in step
-            if "save" in step:
-                self.named.add(step["save"])
-        if not judged:
+            self.step(case, step, (*at, "steps", j))
+        if not any({"return", "raises", "state"} & set(step) for step in raw["steps"]):
             self.refuse((*at, "steps"), "a trace has at least one state, return or raises")
+        works = {named_by(step) for step in raw["steps"] if "raises" not in step}
+        for j, step in enumerate(raw["steps"]):
+            if "raises" in step and named_by(step) not in works:
+                what = f"{named_by(step)} only raises here: the trace needs a step where it works"
+                self.refuse((*at, "steps", j), what)
+
+    def step(self, case: Case, step: dict[str, Any], at: Place) -> None:
+        verbs = [verb for verb in STEP_VERBS if verb in step]
+        if len(verbs) != 1:
+            self.refuse(at, f"one of {', '.join(STEP_VERBS)}, found {', '.join(verbs) or 'none'}")
+        ends = [key for key in ("return", "raises", "save") if key in step]
+        if len(ends) > 1:
+            self.refuse(at, f"{' and '.join(ends)}: at most one of them")
+        self.on(step, at)
+        if verbs[0] == "new" and "on" in step:
+            self.refuse((*at, "on"), "new takes no on")
+        if verbs[0] == "get" and "on" not in step and "new" not in case.raw:
+            self.refuse(at, "get needs an object: `on`, or a case with `new`")
+        if verbs[0] == "get" and "args" in step:
+            self.refuse((*at, "args"), "get takes no args")
+        self.values(step.get("args", {}), (*at, "args"))
+        self.mutated(step, at)
+        self.expected(step, at)
+        if "save" in step:
+            if step["save"] in self.named or step["save"] == "it":
+                self.refuse((*at, "save"), f"the name {step['save']!r} is taken")
+            self.named.add(step["save"])
+        for name, node in step.get("state", {}).items():
+            place = (*at, "state", name)
+            self.observes(case, name, place)
+            if isinstance(node, dict) and set(node) == {"raises"}:
+                self.kind(str(node["raises"]), place)
+            else:
+                self.expected_value(node, place)
+
+    # -- property -----------------------------------------------------------------------------------
 
     def _property(self, case: Case, at: Place) -> None:
         raw, prop, place = case.raw, case.raw["property"], (*at, "property")
+        if "given" not in prop:
+            self.refuse(place, "one of given, script")
+        if "call" not in raw:
+            self.refuse(at, "a property calls something: call, or new with a script")
         if ("holds" in prop) == ("same_as" in prop):
             self.refuse(place, "one of holds, same_as")
-        if ("script" in prop) == ("given" in prop):
-            self.refuse(place, "one of given, script")
-        if "script" in prop:
-            if "new" not in raw or not prop.get("same_as", "").startswith("oracle."):
-                self.refuse(place, "a script needs new, and same_as: oracle.<Model>")
-            for j, name in enumerate(prop.get("observables", [])):
-                if name not in case.observables:
-                    self.refuse((*place, "observables", j), f"no observable {name!r}" + near(name, case.observables))
-        elif "call" not in raw:
-            self.refuse(at, "a property calls something: call, or new with a script")
-        elif prop.get("same_as", "").startswith("oracle."):
+        if "observables" in prop:
+            self.refuse((*place, "observables"), "observables go with a script")
+        if prop.get("same_as", "").startswith("oracle."):
             self.refuse((*place, "same_as"), "a model goes with a script")
-        if prop.get("same_as") == "reference" and "reference" not in {o["kind"] for o in case.oracles.values()}:
+        kinds = {case.oracles[name]["kind"] for name in raw["oracle"]}
+        if prop.get("same_as") == "reference" and "reference" not in kinds:
             self.refuse((*place, "same_as"), "name an oracle of kind reference for it")
-        if prop.get("cmp") in TOLERANCES and "why" not in prop:
-            self.refuse((*place, "cmp"), f"cmp: {prop['cmp']} needs why: where does the number come from?")
-        if "same_as" in prop and "cmp" not in prop:
-            self.refuse(place, "same_as needs cmp: floats have no default comparator")
+        self.judged(prop, place)
         self.values(raw.get("args", {}), (*at, "args"))
         self.on(raw, at)
+        drawn = self.given(prop["given"], (*place, "given"))
+        for name in raw.get("args", {}):
+            if drawn is not None and name in drawn:
+                self.refuse((*place, "given", name), f"{name!r} is drawn and stands in args")
+        if drawn is not None:
+            self.mutated(raw, at, drawn)
+
+    def given(self, given: dict[str, Any], at: Place) -> set[str] | None:
+        """The arguments that are drawn one by one; None when one draw yields them all."""
+        if isinstance(given.get("draw"), str):
+            self.drawing(given, at)
+            return None
+        for name, node in given.items():
+            self.drawing(node, (*at, name))
+        if not given:
+            self.refuse(at, "draws nothing")
+        return set(given)
+
+    def drawing(self, node: Any, at: Place) -> None:
+        keys = set(node) if isinstance(node, dict) else set()
+        if "draw" not in keys or keys - {"draw", "with"} or not isinstance(node["draw"], str):
+            self.refuse(at, "a draw is {draw: <name>, with: {..}}")
+        if not isinstance(node.get("with", {}), dict):
+            self.refuse((*at, "with"), "with is a mapping of names to values")
+        self.written(node.get("with", {}), (*at, "with"))
+
+    def judged(self, prop: dict[str, Any], at: Place) -> None:
+        """The comparator of a `same_as`; a law judges by itself."""
+        if "holds" in prop:
+            for key in prop:
+                if key in COMPARE_KEYS:
+                    self.refuse((*at, key), f"{key!r} does not go with holds: a law judges")
+            return
+        if "cmp" not in prop:
+            self.refuse(at, "same_as needs cmp: floats have no default comparator")
+        if prop["cmp"] in TOLERANCES and not prop.get("why"):
+            self.refuse((*at, "cmp"), f"cmp: {prop['cmp']} needs why: where does the number come from?")
+        try:
+            cmp_of(prop)
+        except BadValue as error:
+            self.refuse((*at, "cmp"), str(error))
+
+    def _script(self, case: Case, at: Place) -> None:
+        raw, prop, place = case.raw, case.raw["property"], (*at, "property")
+        if "given" in prop:
+            self.refuse((*place, "given"), "one of given, script")
+        if "new" not in raw or "holds" in prop or not prop.get("same_as", "").startswith("oracle."):
+            self.refuse(place, "a script needs new, and same_as: oracle.<Model>")
+        self.judged(prop, place)
+        self.values(raw.get("args", {}), (*at, "args"))
+        self.written(prop["script"].get("with", {}), (*place, "script", "with"))
+        for j, name in enumerate(prop.get("observables", [])):
+            self.observes(case, name, (*place, "observables", j))
+            if "call" in case.observables[name]:
+                what = f"a model is looked at by do or get, and {name!r} is a call"
+                self.refuse((*place, "observables", j), what)
 
     # -- across files -------------------------------------------------------------------------------
 
     def finish(self) -> dict[str, Any]:
-        for id, case in self.cases.items():
-            where = self.where[id]
+        alone = [case for case in self.cases.values() if case.required and not by_reference(case)]
+        for name, case in self.cases.items():
+            where = self.where[name]
             for topic in case.raw.get("hints", []):
                 if topic not in self.hints:
-                    raise OwnFault(f"{id}: no hint {topic!r}" + near(topic, self.hints), where)
-            twin = case.raw.get("twin")
-            if twin is not None:
-                self.twin(case, twin, where)
+                    raise OwnFault(f"{name}: no hint {topic!r}" + near(topic, self.hints), where)
+            if "twin" in case.raw:
+                self.twin(case, case.raw["twin"], where)
             if case.raw.get("replaces") in self.cases:
-                raise OwnFault(f"{id}: replaces {case.raw['replaces']!r}, which still exists", where)
+                raise OwnFault(f"{name}: replaces {case.raw['replaces']!r}, which still exists", where)
+            for rule in case.rules if case.required and by_reference(case) else []:
+                if not any(rule in other.rules for other in alone):
+                    what = f"{name}: same_as: reference is the only required case of {rule}"
+                    raise OwnFault(what, where, "add a case with an oracle of its own")
         cases = [dataclasses.asdict(case) for case in self.cases.values()]
         return {"cases": cases, "hints": self.hints, "errors": self.errors}
 
@@ -295,12 +347,28 @@ class Reader:
             raise OwnFault(f"{case.id}: no twin {name!r}" + near(name, self.cases), where)
         if other.verb != "call" or "raises" in other.raw["expect"]:
             raise OwnFault(f"{case.id}: the twin {name!r} must be a call that returns", where)
-        if other.raw["call"] != case.raw.get("call"):
-            raise OwnFault(f"{case.id}: the twin calls {other.raw['call']!r}, not {case.raw.get('call')!r}", where)
-        changed = leaves_changed(case.raw.get("args", {}), other.raw.get("args", {}))
+        if other.raw["call"] != case.raw["call"]:
+            called, wanted = other.raw["call"], case.raw["call"]
+            raise OwnFault(f"{case.id}: the twin calls {called!r}, not {wanted!r}", where)
+        changed = leaves_changed(handed(case.raw), handed(other.raw))
         if len(changed) != 1:
             what = f"differs in {', '.join(changed)}" if changed else "does not differ"
             raise OwnFault(f"{case.id}: the twin {name!r} {what}; it must differ in one argument", where)
+
+
+def named_by(step: dict[str, Any]) -> str:
+    return str(next(step[verb] for verb in STEP_VERBS if verb in step))
+
+
+def by_reference(case: Case) -> bool:
+    return bool(case.raw.get("property", {}).get("same_as") == "reference")
+
+
+def handed(raw: dict[str, Any]) -> dict[str, Any]:
+    """Everything that is handed to a call: its arguments, its objects, and the object that is asked."""
+    built = raw.get("objects", [])
+    objects = {f"object {spec['id']}": {"new": spec["new"], "args": spec.get("args", {})} for spec in built}
+    return {**raw.get("args", {}), **objects, **({"on": {"ref": raw["on"]}} if "on" in raw else {})}
 
 
 def leaves_changed(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:
@@ -315,13 +383,3 @@ def leaves_changed(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> li
         else:
             changed.append(prefix + name)
     return changed
-
-
-def flat(items: Any) -> list[Any]:
-    return [x for item in items for x in flat(item)] if isinstance(items, list) else [items]
-
-
-def near(name: str, known: Any) -> str:
-    found = difflib.get_close_matches(str(name), list(known), 1)
-    return f", did you mean {found[0]!r}?" if found else ""
-

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from grader import __version__
-from grader.errors import INTERRUPTED, OWN_FAULT, PASSED, USAGE, OlError
+from grader import __version__, console
+from grader.errors import INTERRUPTED, NOT_PASSED, OWN_FAULT, PASSED, USAGE, OlError
 
 if TYPE_CHECKING:
     from grader.session import Zygote
@@ -18,8 +19,16 @@ _zygote: Zygote | None = None
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code; every expected failure is one line on stderr."""
+    console.standard_streams()
+    try:
+        return run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # at any moment, start and end included
+        console.note("interrupted")
+        return INTERRUPTED
+
+
+def run(args: list[str]) -> int:
     global _zygote
-    args = sys.argv[1:] if argv is None else argv
     if args[:1] and args[0] in WARM and "--help" not in args and "--adapter" not in args:
         from grader.session import Zygote
 
@@ -28,27 +37,36 @@ def main(argv: list[str] | None = None) -> int:
 
     try:
         code = verbs().main(args, "ol", standalone_mode=False)
+        sys.stdout.flush()  # here a full disk or a closed pipe is still ours to report
         return code if isinstance(code, int) else PASSED
     except OlError as error:
-        print(error, file=sys.stderr)
+        console.note(console.typed(str(error)))
         return error.exit_code
     except click.exceptions.UsageError as error:
         where = error.ctx.command_path if error.ctx else "ol"
-        print(f"error: {error.format_message().rstrip('.')} · {where} · {where} --help", file=sys.stderr)
+        what = error.format_message().rstrip(".")
+        console.note(console.typed(f"error: {what[:1].lower()}{what[1:]} · {where} · see {where} --help"))
         return USAGE
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+    except click.exceptions.Abort:  # click's form of Ctrl-C
+        raise KeyboardInterrupt from None
     except BrokenPipeError:  # the reader of our output has gone, as with `ol learn | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PASSED
+        drop_stdout()
+        return NOT_PASSED if args[:1] and args[0] in WARM else PASSED  # nobody has read the verdict
     except OSError as error:
-        print(f"error: {error.strerror or error} · {error.filename or 'the machine'} · ", file=sys.stderr)
+        drop_stdout()
+        place = error.filename or "standard output, or a file of this machine"
+        console.note(f"error: {error.strerror or error} · {place} · this is no verdict on the code: mend it and run again")
         return OWN_FAULT
     finally:
         if _zygote is not None:
             _zygote.close()
             _zygote = None
+
+
+def drop_stdout() -> None:
+    """What could not be written must not be tried again when Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def verbs() -> Any:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grader import console, learn, report
-from grader.errors import INTERRUPTED, NOT_PASSED, PASSED, Missing
+from grader.errors import INTERRUPTED, NOT_PASSED, PASSED, Missing, UsageError
 from grader.grading import Grader, Options
 from grader.path import Stage, built, find, read_path
 from grader.progress import Progress
-from grader.workspace import Place, here
+from grader.tree import GIVEN, module_of
+from grader.workspace import CONFIG, Place, here
 
 if TYPE_CHECKING:
     from grader.session import Zygote
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def grader_of(place: Place, stages: Sequence[Stage], options: Options, zygote: Zygote | None, bar: console.Bar) -> Grader:
     from grader.runner import Workers
 
+    check_map(place, stages)
     notes: list[str] = []
 
     def note(text: str) -> None:
@@ -36,6 +38,17 @@ def grader_of(place: Place, stages: Sequence[Stage], options: Options, zygote: Z
     return Grader(place.course, stages, options, Workers(zygote), Progress(place.tree.root), note, on_case)
 
 
+def check_map(place: Place, stages: Sequence[Stage]) -> None:
+    """A name map for a module that the course does not have would change nothing, without a word."""
+    known = [f"impl.{name}" for name in GIVEN] + [module_of(f) for s in stages for f in s.files if f.endswith(".py")]
+    for ours, _ in place.tree.map:
+        if ours not in known:
+            from grader.check import near
+
+            where = f"{place.tree.root / CONFIG}, [map]"
+            raise UsageError(f"{ours} is no module of this course" + near(ours, known), where, "mend that line")
+
+
 def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases: tuple[str, ...], seed: int | None,
           ref_deps: bool, fresh: bool, twice: bool, adapter: str | None, verbose: bool, impl: str | None,
           as_json: bool) -> int:  # fmt: skip
@@ -46,13 +59,17 @@ def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases
         chosen = [s for s in stages if not s.is_milestone and built(s, place.course)]
     if cases and not chosen:
         chosen = [find(stages, case.partition("/")[0]) for case in dict.fromkeys(cases)]
+    chosen = list(dict.fromkeys(chosen))
     if not chosen:
         state = learn.states(place, stages)
-        stage = learn.next_stage(stages, state)
+        waiting = (s for s in stages if state.get(s.id) not in (None, "pass", "not built"))  # on what is not built
+        stage = learn.next_stage(stages, state) or next(waiting, None)
         if stage is None:
-            return nothing_left(place, stages, as_json)
+            return nothing_left(place, stages, state, as_json)
         chosen = [stage]
     milestones = [s for s in chosen if s.is_milestone]
+    if milestones and len(chosen) > 1:
+        raise UsageError("a gate and other ids at once", "ol check", f"ol gate {milestones[0].id} grades the units of that gate")
     if milestones:
         return gate(zygote, milestones[0].id, fresh, impl, as_json)
     options = Options(
@@ -75,36 +92,55 @@ def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases
         for unit in reports:
             last = follow if unit is reports[-1] else ""
             print("\n".join(report.unit_lines(unit, place.course, last, verbose)))
-        if options.partial:
-            print("      a run of some cases, other seeds, other code or with help is shown, never recorded")
+    if options.partial:
+        console.note(f"note  not recorded: {why_partial(options)}")
+    if place.tree.kind == "reference":
+        console.note("note  this was the repository's own impl, the reference: no workspace (ol.toml) here or above")
     if grader.progress.note:
         console.note(f"note  {grader.progress.note}")
     return PASSED if outcome == "pass" else NOT_PASSED
 
 
-def nothing_left(place: Place, stages: Sequence[Stage], as_json: bool) -> int:
-    follow = learn.next_command(place, stages, learn.states(place, stages))
+def why_partial(options: Options) -> str:
+    """What keeps a run from counting; the first reason is enough."""
+    if options.adapter:
+        return "the answers came from another program"
+    if options.ref_deps:
+        return "the reference may have stood in for needed units"
+    if options.cases:
+        return "only some cases were run"
+    return "properties were drawn from another seed" if options.seed is not None else "--impl shows a verdict, no more"
+
+
+def nothing_left(place: Place, stages: Sequence[Stage], state: dict[str, str], as_json: bool) -> int:
+    """Every built unit has a pass already; where none is built there is nothing to pass."""
+    outcome = "pass" if "pass" in state.values() else "not built"
+    follow = learn.next_command(place, stages, state)
     if as_json:
-        console.emit(report.document("check", "pass", [], next=follow))
+        console.emit(report.document("check", outcome, [], next=follow))
+    elif outcome == "pass":
+        print(f"pass  every unit that is built    next: {follow}")
     else:
-        print(f"every unit that is built passes    next: {follow}")
-    return PASSED
+        print("not built  this course has no unit yet")
+    return PASSED if outcome == "pass" else NOT_PASSED
 
 
 def follow_up(place: Place, stages: Sequence[Stage], grader: Grader, reports: list[dict[str, Any]]) -> str:
     """The next command: what to do about the first unit that does not pass, else the next unit."""
-    name = learn.command(place)
+    name = console.command()
     for unit in reports:
         if unit["outcome"] == "pass":
             continue
         if unit.get("fix"):
-            return str(unit["fix"]).replace("ol ", f"{name} ", 1) if unit["fix"].startswith("ol ") else str(unit["fix"])
+            return console.typed(unit["fix"])
         if unit["outcome"] == "todo":
             file = find(stages, unit["id"]).files[0]
             return f"write {file} ({name} spec {unit['id']} says what), then {name} check {unit['id']}"
         if unit["outcome"] == "not built":
             return f"{name} learn"
         return f"{name} hint {unit['id']}, then {name} check {unit['id']}"
+    if grader.options.partial:
+        return f"{name} check {' '.join(unit['id'] for unit in reports)}"
     state = learn.states(place, stages) | {u["id"]: u["outcome"] for u in reports}
     grader.progress.close()
     return learn.next_command(place, stages, state)
@@ -134,7 +170,7 @@ def gate(zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_jso
         console.emit(report.document("gate", found["outcome"], units, gate=found, next=follow))
     else:
         print("\n".join(gate_lines(found, units)))
-        print(f"next  {follow or learn.command(place) + ' learn'}")
+        print(f"next  {follow or console.command() + ' learn'}")
     return PASSED if found["outcome"] == "pass" else NOT_PASSED
 
 
@@ -164,7 +200,7 @@ def selftest(pytest_args: tuple[str, ...]) -> int:
     if not tests.is_dir():
         raise Missing("no tests here", str(root), "run it from a clone of the repository")
     args = [sys.executable, "-X", "utf8", "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *pytest_args]
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME") and k[:3] != "OL_"}
     try:
         code = subprocess.run(args, cwd=root, env=env, check=False).returncode
     except KeyboardInterrupt:

@@ -17,12 +17,16 @@ TOLERANCES = ("ulp", "close", "rel_l2", "dist")
 UNORDERED = ("set", "multiset", "labels")
 FLOATS = ("f16", "bf16", "f32", "f64")
 KEYS = {  # what each comparator takes beside `cmp` and `why`
-    "exact": {"nan"}, "bits": set(), "ulp": {"max", "nan"}, "close": {"rtol", "atol", "nan"}, "rel_l2": {"max", "nan"},
-    "set": set(), "multiset": set(), "labels": set(), "dist": {"test", "n", "alpha"},
-    "at_least": {"bound"}, "at_most": {"bound"},
+    "exact": {"nan"}, "bits": set(), "set": set(), "multiset": set(), "labels": set(),
+    "ulp": {"max", "nan"}, "close": {"rtol", "atol", "nan"}, "rel_l2": {"max", "nan"},
+    "dist": {"test", "n", "alpha"}, "at_least": {"bound"}, "at_most": {"bound"},
 }  # fmt: skip
 COMPARATORS = tuple(KEYS)
-NEEDED = {"ulp": ("max",), "rel_l2": ("max",), "at_least": ("bound",), "at_most": ("bound",), "dist": ("n", "alpha")}
+NEEDED = {
+    "ulp": ("max",), "rel_l2": ("max",), "dist": ("n", "alpha"),
+    "at_least": ("bound",), "at_most": ("bound",),
+}  # fmt: skip
+OTHER_KIND = "another kind of value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class Labels:
     back: dict[Any, Any] = field(default_factory=dict)
 
     def same(self, want: Any, got: Any) -> bool:
-        return self.there.setdefault(want, got) == got and self.back.setdefault(got, want) == want
+        return bool(self.there.setdefault(want, got) == got and self.back.setdefault(got, want) == want)
 
 
 def cmp_of(node: dict[str, Any]) -> Cmp:
@@ -140,7 +144,7 @@ def suits(cmp: str, key: str) -> bool:
 
 
 def _adds_to_one(p: Array) -> bool:
-    return bool((p >= 0).all() and abs(math.fsum(p) - 1) <= 2.0**-40)
+    return bool((p >= 0).all() and abs(math.fsum(p.tolist()) - 1) <= 2.0**-40)
 
 
 def want_of(node: Any, data: Path | None = None, default: Cmp | None = None) -> Want:
@@ -156,7 +160,7 @@ def want_of(node: Any, data: Path | None = None, default: Cmp | None = None) -> 
             raise BadValue(f"{form} takes a mapping of names to values, not {items!r}")
         if form is None and set(items) & COMPARE_KEYS:
             found = sorted(set(items) & COMPARE_KEYS)[0]
-            raise BadValue(f"{found!r} belongs beside a typed value; a dict with such a key is {{keys: {{..}}}}")
+            raise BadValue(f"{found!r} stands beside a typed value; a dict that has it is {{keys: {{..}}}}")
         wants = {k: want_of(v, data, default) for k, v in items.items()}
         return Attrs(wants) if form == "attrs" else Keys(wants)
     if isinstance(node, list) or key == "tuple":
@@ -211,8 +215,10 @@ def compare(want: Want, got: Any, where: str = "return", labels: Labels | None =
             if set(got) != set(items):
                 missing = [str(k) for k in items if k not in got]
                 extra = [str(k) for k in got if k not in items]
-                note = "; ".join(t for t in ("missing " + ", ".join(missing) if missing else "", "surplus " + ", ".join(extra) if extra else "") if t)  # fmt: skip
-                return Difference(where, f"keys {', '.join(map(str, items))}", f"keys {', '.join(map(str, got))}", note)
+                both = (("missing", missing), ("surplus", extra))
+                note = "; ".join(f"{what} {', '.join(names)}" for what, names in both if names)
+                keys = [f"keys {', '.join(map(str, found))}" for found in (items, got)]
+                return Difference(where, keys[0], keys[1], note)
             parts = ((f"{where}[{k!r}]", w, got[k]) for k, w in items.items())
         case Leaf(value, cmp):
             return compare_leaf(value, cmp, got, where, labels)
@@ -231,7 +237,7 @@ def compare_leaf(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> D
     if cmp.kind in UNORDERED:
         return _unordered(want, cmp, got, where, labels)
     if _kind(want) != _kind(got):
-        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", "another kind of value")
+        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", OTHER_KIND)
     if isinstance(want, (np.ndarray, np.generic, float)):
         return compare_numbers(np.asarray(want), cmp, np.asarray(got), where, isinstance(want, np.ndarray))
     # Exact kinds from here: bool, int, text, bytes, null.
@@ -246,7 +252,7 @@ def _kind(value: Any) -> str:
 
 
 def compare_numbers(want: Array, cmp: Cmp, got: Array, where: str, tensor: bool) -> Difference | None:
-    if want.dtype.kind != "f" and want.dtype != BF16 or cmp.kind == "bits":
+    if (want.dtype.kind != "f" and want.dtype != BF16) or cmp.kind == "bits":
         word = np.dtype(f"<u{want.dtype.itemsize}")
         return _report(np.asarray(want.view(word) == got.view(word)), want, got, where, tensor)
     grain = 1.0
@@ -257,23 +263,20 @@ def compare_numbers(want: Array, cmp: Cmp, got: Array, where: str, tensor: bool)
         if cmp.nan:
             same = same | (np.isnan(want) & np.isnan(got))
         finite = np.isfinite(want) & np.isfinite(got)
+        if cmp.kind == "rel_l2":
+            return _rel_l2(want, cmp, got, same, finite, where)
         if cmp.kind == "ulp":
             gap, allowed = ulp_distance(want, got) / grain, cmp.max
+            ok = same | (finite & (gap <= allowed))
         elif cmp.kind == "close":
-            gap, allowed = _share(want.astype(np.float64), got.astype(np.float64), cmp), 1.0
-        elif cmp.kind == "rel_l2":
-            return _rel_l2(want, cmp, got, same, finite, where)
+            distance = np.abs(got.astype(np.float64) - want.astype(np.float64))
+            tolerance = cmp.atol + cmp.rtol * np.abs(want.astype(np.float64))
+            ok = same | (finite & (distance <= tolerance))
+            gap, allowed = distance / tolerance, 1.0
         else:
             return _report(np.asarray(same), want, got, where, tensor)
-        ok = same | (finite & (gap <= allowed))
-    return _report(np.asarray(ok), want, got, where, tensor, np.where(finite, gap, np.nan), allowed, cmp)
-
-
-def _share(want: Array, got: Array, cmp: Cmp) -> Array:
-    """How much of its tolerance each distance takes: at most 1 exactly where distance <= tolerance."""
-    distance, tolerance = np.abs(got - want), cmp.atol + cmp.rtol * np.abs(want)
-    share = np.maximum(distance / tolerance, np.nextafter(1.0, 2.0))  # a quotient may round down to 1
-    return np.where(distance <= tolerance, np.minimum(np.where(distance > 0, distance / tolerance, 0), 1.0), share)
+        gap = np.where(finite & np.isfinite(gap), gap, np.nan)
+    return _report(np.asarray(ok), want, got, where, tensor, gap, allowed, cmp)
 
 
 def ulp_distance(want: Array, got: Array) -> Array:
@@ -288,7 +291,7 @@ def ulp_distance(want: Array, got: Array) -> Array:
     def ordered(x: Array) -> Array:
         raw = x.view(unsigned)
         size = raw & ~sign
-        return np.where(raw & sign, sign - size, sign + size)
+        return np.asarray(np.where(raw & sign, sign - size, sign + size))
 
     a, b = ordered(want), ordered(got)
     return np.asarray((np.maximum(a, b) - np.minimum(a, b)).astype(np.float64))
@@ -307,12 +310,17 @@ def _report(
     notes = [f"{len(wrong)} of {ok.size} differ"] if tensor and want.ndim else []
     if gap is not None and cmp is not None and worst is not None:
         first = float(gap.reshape(-1)[at])
+        if math.isfinite(first):
+            size = f"{first:.0f} ulp" if cmp.kind == "ulp" else f"{first:.3g} times the tolerance"
+            notes.append(f"off by {size}")
         if cmp.kind == "ulp":
-            notes.append(f"off by {first:.0f} ulp, allowed {cmp.max:g}" if math.isfinite(first) else f"allowed {cmp.max:g} ulp")  # fmt: skip
-        else:
-            notes.append(f"off by {first:.3g} times the tolerance" if math.isfinite(first) else "outside any tolerance")
+            notes.append(f"allowed {cmp.max:g} ulp")
+    pair = [x.reshape(-1)[at] for x in (want, got)]
+    texts = [show(x) for x in pair]
+    if texts[0] == texts[1]:  # two NaNs under `bits`
+        texts = [f"{text} 0x{x.tobytes()[::-1].hex()}" for text, x in zip(texts, pair, strict=True)]
     return Difference(
-        place, show(want.reshape(-1)[at]), show(got.reshape(-1)[at]), ", ".join(notes),
+        place, texts[0], texts[1], ", ".join(notes),
         float(np.nanmax(worst)) if worst is not None and not np.all(np.isnan(worst)) else None, allowed,
     )  # fmt: skip
 
@@ -349,14 +357,11 @@ def _unordered(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> Dif
     a, b = _items(want), _items(got)
     sequences = isinstance(want, (list, tuple)) and isinstance(got, (list, tuple))
     if a is None or b is None or not (sequences or _kind(want) == _kind(got)):
-        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", "another kind of value")
+        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", OTHER_KIND)
     if cmp.kind == "labels":
         ok = len(a) == len(b) and all(x[0] is y[0] and labels.same(x, y) for x, y in zip(a, b, strict=True))
         return None if ok else Difference(where, show(want), show(got), "not equal up to one renaming")
-    if cmp.kind == "set":
-        ok = set(a) == set(b) and len(b) == len(set(b))
-    else:
-        ok = Counter(a) == Counter(b)
+    ok = Counter(a) == Counter(b)  # the values of a set are distinct, so a set is a multiset
     return None if ok else Difference(where, f"{cmp.kind} {show(want)}", show(got))
 
 
@@ -370,13 +375,14 @@ def _chi2(want: Any, cmp: Cmp, got: Any, where: str) -> Difference | None:
         return Difference(where, f"ids in [0, {len(p)})", show(got))
     counts = np.bincount(np.asarray(ids, np.int64), minlength=len(p))
     if np.any(counts[p == 0] > 0):
-        return Difference(where, "no id of probability 0", f"id {int(np.flatnonzero((counts > 0) & (p == 0))[0])}")
+        return Difference(where, "no id of probability 0", f"id {int(np.flatnonzero(counts * (p == 0))[0])}")
     live = p > 0
     statistic = float(np.sum((counts[live] - cmp.n * p[live]) ** 2 / (cmp.n * p[live])))
     value = chi2_tail(statistic, int(live.sum()) - 1)
     if value >= cmp.alpha:
         return None
-    return Difference(where, f"chi-square p >= {cmp.alpha:g}", f"p = {value:.3g}", f"statistic {statistic:.4g}")
+    note = f"statistic {statistic:.4g}"
+    return Difference(where, f"chi-square p >= {cmp.alpha:g}", f"p = {value:.3g}", note)
 
 
 def chi2_tail(x: float, dof: int) -> float:

@@ -1,8 +1,12 @@
-"""Progress on a terminal, and nothing of it anywhere else."""
+"""What goes to the terminal besides verdicts: progress bars, notes, JSON, and the name that `ol` goes by here."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import sys
+import textwrap
 import time
 from types import TracebackType
 from typing import Any
@@ -39,9 +43,46 @@ class Bar:
             self.rich.stop()
 
 
+def command() -> str:
+    """How this user starts `ol`: the workspace's ./ol, the repository's practice/bin/ol, or plain ol."""
+    return os.environ.get("OL_COMMAND") or "ol"
+
+
+def typed(text: str) -> str:
+    """A message of ours with every `ol verb` in it as this user types it."""
+    return re.sub(r"(?<![\w./-])ol (?=[a-z-])", lambda _: f"{command()} ", text)
+
+
+def columns() -> int:
+    """The width of the terminal; 0 where stdout is none, and lines stay whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def fit(line: str, hang: str = "") -> str:
+    """A line broken between words at the terminal's edge, its further lines behind `hang`."""
+    width = columns()
+    if not width or len(line) <= width:
+        return line
+    options = {"replace_whitespace": False, "break_on_hyphens": False}
+    return textwrap.fill(line, width, subsequent_indent=hang, **options)
+
+
 def note(text: str) -> None:
     """A diagnostic line; never on stdout, which may be a JSON document."""
     print(text, file=sys.stderr)
+
+
+def standard_streams() -> None:
+    """Open the standard descriptors that were closed: a file of ours must not become somebody's stdout."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def emit(document: Any) -> None:

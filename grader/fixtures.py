@@ -117,7 +117,10 @@ def import_file(path: Path, name: str) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise OwnFault(f"cannot be imported: {type(error).__name__}: {error}", str(path), "fix it") from error
     return module
 
 
@@ -137,7 +140,7 @@ def read_yaml(path: Path, schema: str, root: Path) -> Any:
     fault = schemas.first_fault(schema, marked.value)
     if fault is not None:
         place, words = fault
-        raise OwnFault(f"{schemas.dotted(place)}: {words}".removeprefix(": "), f"{where}:{marked.line(place)}")
+        raise OwnFault(f"{schemas.dotted(place)}: {words}".removeprefix(": "), marked.at(place))
     return marked.value
 
 
@@ -145,7 +148,9 @@ def files_of(folder: Path) -> list[Path]:
     """Every file that belongs to a unit's fixtures, sorted; MANIFEST.tsv is derived from them."""
     found = []
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not SKIPPED & set(path.parts) and path.name != "MANIFEST.tsv":
+        inside = path.relative_to(folder).parts
+        hidden = any(part in SKIPPED or part.startswith(".") for part in inside)
+        if path.is_file() and not hidden and path.name != "MANIFEST.tsv":
             found.append(path)
     return found
 
@@ -156,7 +161,8 @@ def manifest(folder: Path) -> dict[str, str]:
         return {}
     rows = [line.split("\t") for line in path.read_text().splitlines()]
     if any(len(row) != 2 or len(row[0]) != 64 for row in rows):
-        raise OwnFault("a row is not sha256, tab, file name", f"{path.name} of {folder.name}", f"ol author build {folder.name}")
+        what, where = "a row is not sha256, tab, file name", f"{path.name} of {folder.name}"
+        raise OwnFault(what, where, f"ol author build {folder.name}")
     return {name: digest for digest, name in rows}
 
 

@@ -34,7 +34,8 @@ def check_gates(gates: dict[str, Any], stages: Sequence[Stage]) -> None:
 def required_units(id: str, gates: dict[str, Any], stages: Sequence[Stage]) -> tuple[list[Stage], list[dict[str, Any]]]:
     """The units and the steps that a gate rests on, through the gates it requires, in path order."""
     if id not in gates:
-        raise UsageError(f"no gate {id!r}", "ol gate", f"there are {', '.join(gates)}")
+        fix = f"there is {', '.join(gates)}" if gates else "this course has none"
+        raise UsageError(f"no gate {id!r}", "ol gate", fix)
     units: dict[str, Stage] = {}
     steps: list[dict[str, Any]] = [{**step, "of": id} for step in gates[id].get("steps", [])]
     for need in gates[id]["requires"]:

@@ -137,7 +137,7 @@ class Grader:
             known = {case.id for case in cases}
             for name in self.options.cases:
                 if name not in known:
-                    raise UsageError(f"no case {name!r} in {unit.stage.id}" + near(name, known), "--case", f"ol check {unit.stage.id} lists them")  # fmt: skip
+                    raise UsageError(f"no case {name!r} in {unit.stage.id}" + near(name, known), "--case", f"fixtures/{unit.name}/ has them")  # fmt: skip
             cases = with_twins(unit, [case for case in cases if case.id in self.options.cases])
         if self.options.seed is not None:
             for case in cases:

@@ -19,7 +19,7 @@ def hint(name: str, as_json: bool) -> int:
     db = progress.Progress(place.tree.root)
     try:
         record = db.recorded(stage.unit)
-        again = f"{learn.command(place)} check {stage.id}"
+        again = f"{console.command()} check {stage.id}"
         if record is None:
             raise UsageError(f"{stage.id} was not checked yet", str(place.tree.root), f"{again} first: hints speak of what fails")
         report = record[1]
@@ -94,5 +94,5 @@ def law(name: str, rule: str | None, as_json: bool) -> int:
         print(f"{wanted}. {rules[wanted]}   ({stage.page})")
     else:
         print(page.read_text().rstrip())
-        print(f"\nnext  {learn.command(place)} check {stage.id}")
+        print(f"\nnext  {console.command()} check {stage.id}")
     return PASSED

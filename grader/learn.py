@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from grader.report import FORMAT, colour
 from grader.workspace import Place, here
 
 MARKS = {"pass": "pass", "not built": "-", "blocked": "blocked", "changed": "changed", "new": ""}
+LEGEND = "empty is not graded yet, - not built yet, changed: passed before its files changed; side stages are optional"
 
 
 def states(place: Place, stages: Sequence[Stage]) -> dict[str, str]:
@@ -71,15 +71,9 @@ def next_stage(stages: Sequence[Stage], found: dict[str, str]) -> Stage | None:
 def next_command(place: Place, stages: Sequence[Stage], found: dict[str, str]) -> str:
     stage = next_stage(stages, found)
     if stage is not None:
-        return f"{command(place)} check {stage.id}"
+        return f"{console.command()} check {stage.id}"
     gate = next((s for s in stages if s.is_milestone), None)
-    return f"{command(place)} gate {gate.id}" if gate is not None else f"{command(place)} learn"
-
-
-def command(place: Place) -> str:
-    """How this user starts `ol`: the workspace's ./ol, the repository's practice/bin/ol, or plain ol."""
-    del place
-    return os.environ.get("OL_COMMAND", "ol")
+    return f"{console.command()} gate {gate.id}" if gate is not None else f"{console.command()} learn"
 
 
 def read_here() -> tuple[Place, list[Stage]]:
@@ -103,11 +97,11 @@ def where_am_i(as_json: bool) -> int:
         print(f"workspace  {place.tree.root}")
     else:
         print("no workspace here: commands work on this repository's own impl, the reference")
-        print(f"make one   {command(place)} init DIR")
+        print(f"make one   {console.command()} init DIR")
     print(f"progress   {len(done)} of {len(built_units)} units pass" + (f": {', '.join(done)}" if done else ""))
     stage = next_stage(stages, found)
     if stage is not None:
-        print(f"current    {stage.id} {stage.unit}  {stage.title}   (read {command(place)} spec {stage.id})")
+        print(f"current    {stage.id} {stage.unit}  {stage.title}   (read {console.command()} spec {stage.id})")
     print(f"next       {follow}")
     return PASSED
 
@@ -129,11 +123,12 @@ def learn(name: str | None, as_json: bool) -> int:
             "stages": [row_json(stage, rows, found) for stage in rows],
         })  # fmt: skip
         return PASSED
+    room = title_room(rows)
     print(chosen + "\n")
-    print(f"  {'stage':5}  {'id':8} {'kind':9}  {'state':9} {'title':64} needs")
+    print(f"  {'stage':5}  {'id':8} {'kind':9}  {'state':9} {'title':{room}} needs")
     for stage in rows:
-        print(line(stage, rows, found).rstrip())
-    print("\n  '-' is not built yet; 'changed' passed before its files changed; side stages are optional")
+        print(line(stage, rows, found, room).rstrip())
+    print(f"\n  state: {LEGEND}")
     print(f"next  {follow}")
     return PASSED
 
@@ -146,13 +141,22 @@ def row_json(stage: Stage, rows: Sequence[Stage], found: dict[str, str]) -> dict
     }  # fmt: skip
 
 
-def line(stage: Stage, rows: Sequence[Stage], found: dict[str, str]) -> str:
+def needs_of(stage: Stage) -> str:
+    return "every stage above" if len(stage.needs) > 6 else ", ".join(stage.needs)
+
+
+def title_room(rows: Sequence[Stage]) -> int:
+    """The width of the titles: what the terminal leaves, so that no row is broken."""
+    left = console.columns() - 41 - max(len(needs_of(stage)) for stage in rows)
+    return max(20, min(64, left)) if console.columns() else 64
+
+
+def line(stage: Stage, rows: Sequence[Stage], found: dict[str, str], room: int) -> str:
     if stage.is_milestone:
         state = word = milestone_state(stage, rows, found)
     else:
         word = found[stage.id]
         state = MARKS.get(word, word)
-    needs = "every stage above" if len(stage.needs) > 6 else ", ".join(stage.needs)
-    title = stage.title if len(stage.title) <= 64 else stage.title[:63] + "…"
+    title = stage.title if len(stage.title) <= room else stage.title[: room - 1] + "…"
     shown = colour(word, f"{state:9}") if word in ("pass", "fail", "changed") else f"{state:9}"
-    return f"  {stage.stage:5}  {stage.id:8} {stage.kind:9}  {shown} {title:64} {needs}"
+    return f"  {stage.stage:5}  {stage.id:8} {stage.kind:9}  {shown} {title:{room}} {needs_of(stage)}"

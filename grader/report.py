@@ -8,12 +8,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from grader import spec
+from grader import console, spec
 from grader.grading import FAILS
 
 SHOWN = 5  # failing cases in full; the others by name
 COLOURS = {"pass": "32", "todo": "33", "blocked": "33", "inconclusive": "33", "undecided": "33", "not built": "2"}
 FORMAT = 1
+OUTPUT = "      | "  # before every line that the code under test printed
 
 
 def colour(word: str, text: str | None = None) -> str:
@@ -27,6 +28,20 @@ def colour(word: str, text: str | None = None) -> str:
 def safe(text: str) -> str:
     """A learner's text as inert characters: no escape sequences, no carriage returns."""
     return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in text.replace("\t", "    "))
+
+
+def inert(text: str) -> str:
+    """A learner's text inside a line of ours: its further lines are marked, so that none can pose as ours."""
+    return safe(text).rstrip("\n").replace("\n", f"\n{OUTPUT}")
+
+
+def fitted(lines: list[str]) -> list[str]:
+    """Lines for this terminal. Commands stay whole, to be copied; what the code printed keeps its mark."""
+    out = []
+    for line in "\n".join(lines).split("\n"):
+        whole = line.startswith(("      again", "next"))
+        out.append(line if whole else console.fit(line, OUTPUT if line.startswith(OUTPUT) else " " * 13))
+    return out
 
 
 def unit_lines(report: dict[str, Any], root: Path, next_hint: str, verbose: bool = False) -> list[str]:
@@ -49,11 +64,11 @@ def unit_lines(report: dict[str, Any], root: Path, next_hint: str, verbose: bool
     lines += [f"note  {note}" for note in report.get("notes", [])]
     if report.get("mistake") and not any("looks like" in line for line in lines):
         lines += [looks_like(report)]
-    return [*lines, summary(report, next_hint)]
+    return fitted([*lines, *to_write(report), summary(report, next_hint)])
 
 
 def import_lines(report: dict[str, Any], case: dict[str, Any]) -> list[str]:
-    lines = [f"{colour('fail', case['outcome'].upper())}  {report['id']} {report['unit']}  {safe(case['text'])}"]
+    lines = [f"{colour('fail', case['outcome'].upper())}  {report['id']} {report['unit']}  {inert(case['text'])}"]
     if "at" in case:
         lines += [f"      at     {case['at']}"]
     lines += output_lines(case)
@@ -67,21 +82,21 @@ def case_lines(report: dict[str, Any], case: dict[str, Any], root: Path) -> list
     d = case.get("difference")
     if d is not None:
         place = d["where"].removeprefix("return")
-        step = f"{case.get('step', '')}" + (f" -> {place}" if place else "")
+        step = f"{case.get('step', '')}".removeprefix("step ") + (f" -> {place}" if place else "")
         lines += [f"      step   {step}"] if len(d["expected"]) + len(d["got"]) > 70 else []
         if lines[-1].startswith("      step"):
-            lines += [f"      expected {d['expected']}", f"      got      {safe(d['got'])}" + (f"   {d['note']}" if d["note"] else "")]
+            lines += [f"      expected {d['expected']}", f"      got      {inert(d['got'])}" + (f"   {d['note']}" if d["note"] else "")]
         else:
             note = f"   {d['note']}" if d["note"] else ""
-            lines += [f"      step   {step}   expected {d['expected']}   got {safe(d['got'])}{note}"]
+            lines += [f"      step   {step}   expected {d['expected']}   got {inert(d['got'])}{note}"]
     elif case.get("step"):
-        lines += [f"      step   {case['step']}"]
+        lines += [f"      step   {case['step'].removeprefix('step ')}"]
     if case.get("text"):
-        lines += [f"      {'why' if d is None else 'run'}    {safe(case['text'])}"]
+        lines += [f"      {'why' if d is None else 'run'}    {inert(case['text'])}"]
     if case.get("at"):
         lines += [f"      at     {case['at']}"]
     if case.get("last_state"):
-        lines += [f"      state  before: {case['last_state']}"]
+        lines += [f"      state  before: {inert(case['last_state'])}"]
     page = root / "spec" / f"{report['unit']}.md"
     for rule in case["rule"][:2]:
         text = spec.rules(page).get(rule, "") if page.exists() else ""
@@ -91,8 +106,8 @@ def case_lines(report: dict[str, Any], case: dict[str, Any], root: Path) -> list
     lines += output_lines(case)
     if case.get("counterexample"):
         lines += counterexample_lines(case["counterexample"])
-    again = f"ol check {report['id']} --case {case['id']}"
-    hint = f"      hint: ol hint {report['id']}" if case.get("hints") else ""
+    again = f"{console.command()} check {report['id']} --case {case['id']}"
+    hint = f"      hint: {console.command()} hint {report['id']}" if case.get("hints") else ""
     return [*lines, f"      again  {again}{hint}", ""]
 
 
@@ -105,7 +120,7 @@ def output_lines(case: dict[str, Any]) -> list[str]:
     """What the code printed, each line prefixed so that no line can pose as ours."""
     text = safe(case.get("output", "")).strip("\n").splitlines()
     shown = text[:12] + ([f"… {len(text) - 12} more lines"] if len(text) > 12 else [])
-    return [f"      | {line[:200]}" for line in shown]
+    return [f"{OUTPUT}{line[:200]}" for line in shown]
 
 
 def counterexample_lines(case: dict[str, Any]) -> list[str]:
@@ -114,8 +129,9 @@ def counterexample_lines(case: dict[str, Any]) -> list[str]:
     keys = [k for k in ("call", "new", "args", "objects", "expect", "steps") if k in case]
     lines = ["      input  the smallest found, as a case:"]
     for key in keys:
-        text = to_flow(case[key])
-        lines.append(f"             {key}: {text if len(text) <= 600 else text[:599] + '…'}")
+        rows = [f"- {to_flow(step)}" for step in case[key]] if key == "steps" else [to_flow(case[key])]
+        cut = [row if len(row) <= 600 else row[:599] + "…" for row in rows]
+        lines += [f"             {key}:", *(f"             {row}" for row in cut)] if key == "steps" else [f"             {key}: {cut[0]}"]
     return lines
 
 
@@ -123,13 +139,24 @@ def summary(report: dict[str, Any], next_hint: str) -> str:
     """`pass  L8.1 sampling  64 cases, 0.4 s    next: ol check L8.2`."""
     n, passed = len(report["cases"]), report["counts"].get("pass", 0)
     outcome = report["outcome"]
-    what = f"{n} cases" if outcome == "pass" and passed == n else f"{passed} of {n} cases pass" if n else report.get("text", "")
-    if outcome == "todo" and passed == 0:
-        what = f"{n} cases, not written yet"
+    cases = f"{n} case" + "s" * (n != 1)
+    what = cases if outcome == "pass" and passed == n else f"{passed} of {cases} pass" if n else report.get("text", "")
+    if outcome == "todo":
+        what = f"not written yet: {report['counts'].get('todo', 0)} of {cases}"
     time = ", unchanged since it was graded" if report.get("recorded") else f", {report['seconds']:.1f} s" if "seconds" in report else ""
     extra = f", with the reference's {', '.join(report['assisted'])}" if report.get("assisted") else ""
-    follow = f"    next: {next_hint}" if next_hint else ""
-    return f"{colour(outcome)}  {report['id']} {report['unit']}  {what}{time}{extra}{follow}"
+    text = f"{report['id']} {report['unit']}  {what}{time}{extra}"
+    short = len(outcome + text + next_hint) < 90  # else the next command would be broken at the terminal's edge
+    follow = (f"    next: {next_hint}" if short else f"\nnext  {next_hint}") if next_hint else ""
+    return f"{colour(outcome)}  {text}{follow}"
+
+
+def to_write(report: dict[str, Any]) -> list[str]:
+    """Where the code said that it is not written, so that a unit can be written function by function."""
+    places = {c["at"].rpartition(":") for c in report["cases"] if c["outcome"] == "todo" and "at" in c}
+    names = [f"{file}:{line}" for file, _, line in sorted(places, key=lambda p: (p[0], int(p[2])))]
+    more = [f"and {len(names) - 6} more"] if len(names) > 6 else []
+    return [f"      to write  {', '.join(names[:6] + more)}"] if names else []
 
 
 def document(command: str, outcome: str, units: list[dict[str, Any]], **more: Any) -> dict[str, Any]:

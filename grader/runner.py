@@ -126,11 +126,13 @@ class Runner:
     def job(self, cases: list[Case], shared: Shared) -> list[Verdict]:
         """A group in one session; alone if the session is void."""
         if shared.unit_failure is not None:
-            return [Verdict(c.id, "blocked", "the unit could not be imported") for c in cases]
+            return []  # it is every case's verdict
         if shared.out_of_time:
             return [blocked(c) for c in cases]
         verdicts, clean = self.session(cases, shared)
-        if clean or shared.unit_failure is not None:
+        if shared.unit_failure is not None:
+            return []
+        if clean:
             return [verdicts[c.id] for c in cases]
         if len(cases) > 1:
             shared.voided += 1
@@ -144,12 +146,8 @@ class Runner:
             elif len(cases) == 1 and known is not None and known.outcome in SESSION_OUTCOMES:
                 out.append(known)
             else:
-                out.append(self.alone(case, shared))
+                out += self.session([case], shared)[0].values()
         return out
-
-    def alone(self, case: Case, shared: Shared) -> Verdict:
-        verdicts, _ = self.session([case], shared)
-        return verdicts[case.id]
 
     def session(self, cases: list[Case], shared: Shared) -> tuple[dict[str, Verdict], bool]:
         """Judge cases in one session; clean only if the session ended as it must."""
@@ -319,13 +317,22 @@ class Workers:
     def opener(self, bundle: Bundle, replace: Mapping[str, str] | None = None) -> Opener:
         def open_session() -> Session:
             with self.lock:
-                if self.zygote is None or not self.zygote.alive:
-                    if self.zygote is not None:
-                        self.zygote.close()
-                    self.zygote = Zygote()
-                return self.zygote.fork(bundle, replace or {})
+                try:
+                    return self.live().fork(bundle, replace or {})
+                except Ended:
+                    if self.zygote is not None and self.zygote.alive:
+                        raise
+                    return self.live().fork(bundle, replace or {})  # killed by earlier code under test
 
         return open_session
+
+    def live(self) -> Zygote:
+        """The zygote, started again when code under test has ended it."""
+        if self.zygote is not None and not self.zygote.alive:
+            self.zygote.close()
+            self.zygote = None
+        self.zygote = self.zygote or Zygote()
+        return self.zygote
 
     def close(self) -> None:
         if self.zygote is not None:

@@ -28,8 +28,11 @@ def check_format(text: Any, where: str, fault: type[OlError] = OwnFault) -> None
     if len(parts) != 2 or not all(p.isdecimal() for p in parts):
         raise fault(f"format {text!r} is not major.minor", where, 'write format: "1.0"')
     major, minor = map(int, parts)
-    if major != FORMAT[0] or minor > FORMAT[1]:
-        raise fault(f"format {text} is newer than this grader reads ({FORMAT[0]}.{FORMAT[1]})", where, "update the grader")
+    ours = f"{FORMAT[0]}.{FORMAT[1]}"
+    if (major, minor) > FORMAT:
+        raise fault(f"format {text} is newer than this grader reads ({ours})", where, "update the grader")
+    if major < FORMAT[0]:
+        raise fault(f"format {text} is older than this grader reads ({ours})", where, "write the file anew")
 
 
 def first_fault(name: str, data: Any) -> tuple[tuple[str | int, ...], str] | None:
@@ -49,7 +52,8 @@ def _words(error: Any) -> str:
             known = list(error.schema.get("properties", {}))
             unknown = next((key for key in found if key not in known), "")
             near = difflib.get_close_matches(str(unknown), known, 1)
-            return f"unknown key {unknown!r}" + (f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
+            guess = f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+            return f"unknown key {unknown!r}{guess}"
         case "required":
             missing = next(key for key in value if key not in found)
             return f"missing key {missing!r}"

@@ -117,7 +117,7 @@ def encode(value: Any, put: Callable[[bytes], dict[str, Any]], attrs: tuple[str,
     """A value as wire JSON. What is no data becomes `{opaque: type name}`; subclasses go as their base."""
     if value is None or value is True or value is False:
         return value
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH:
         return {"opaque": f"{type(value).__name__} nested deeper than {MAX_DEPTH}"}
     kind = type(value)
     if issubclass(kind, np.generic):  # scalars before their Python bases: np.float64 is a float

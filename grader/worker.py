@@ -38,6 +38,8 @@ from grader import testkit, wire  # noqa: E402
 
 # The grader's own tree must not be importable by code under test: `impl` is what the map says, or nothing.
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != ROOT]
+for _name in [name for name in sys.modules if name.partition(".")[0] == "grader"]:
+    del sys.modules[_name]
 
 # Unknown keys are refused: an ignored one would change what is asked without a word.
 ALL = {"seq", "limit_s"}
@@ -461,4 +463,8 @@ class Zygote:
 
 
 if __name__ == "__main__":
-    Zygote(socket.socket(fileno=int(sys.argv[1]))).serve()
+    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        zygote.serve()
+    except ConnectionError:  # the grader has gone without waiting for an answer, as after a usage error
+        zygote.end()

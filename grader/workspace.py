@@ -37,15 +37,15 @@ def course_root() -> Path:
 
 
 def find(start: Path) -> Path | None:
-    """The nearest folder at or above `start` that holds ol.toml."""
+    """The nearest folder at or above `start` that holds ol.toml, be it one that cannot be read."""
     for folder in (start, *start.parents):
-        if (folder / CONFIG).is_file():
+        if os.path.lexists(folder / CONFIG):
             return folder
     return None
 
 
 def here(start: Path, impl: str | None = None) -> Place:
-    """The place a command works on: --impl DIR, else the workspace around, else the repository."""
+    """The place a command works on: --impl DIR, else the workspace of this ./ol, or around, else the repository."""
     course = course_root()
     if impl is not None:
         folder = Path(impl)
@@ -54,7 +54,8 @@ def here(start: Path, impl: str | None = None) -> Place:
             raise UsageError("no such folder", str(impl), "--impl names the folder that holds impl/")
         config = read_config(folder / CONFIG) if (folder / CONFIG).is_file() else {}
         return Place(course, Tree(folder.resolve(), mapped(config), "folder"), config.get("path", ""))
-    found = find(start)
+    named = os.environ.get("OL_WORKSPACE")  # ./ol says where it lies: started from elsewhere, it means its own
+    found = Path(named) if named else find(start)
     if found is None:
         return Place(course, Tree(course, kind="reference"), "")
     config = read_config(found / CONFIG)
@@ -69,8 +70,12 @@ def read_config(file: Path) -> dict[str, Any]:
     """ol.toml, checked; its faults are the user's, with the line where TOML knows it."""
     from grader import schema
 
+    if file.exists() and not file.is_file():  # reading a pipe would wait for ever
+        raise UsageError("not a file", str(file), 'a workspace needs one that says format = "1.0"')
     try:
         config = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UsageError("no such file", str(file), 'a workspace needs one that says format = "1.0"') from None
     except OSError as error:
         raise UsageError(f"cannot read: {error.strerror}", str(file), "make it readable") from None
     except UnicodeDecodeError:

@@ -197,7 +197,7 @@ def test_the_equivalents_give_the_same_bits() -> None:
 def test_names_and_parameters_are_the_same_everywhere(module: Any) -> None:
     """What the spec's Shapes block says of names, order and defaults."""
     row = ["logits", "p", ("history", ()), ("prompt", ())]
-    want = {f: row for f in (*ROWS, "sampled_entropy")}
+    want = dict.fromkeys((*ROWS, "sampled_entropy"), row)
     want |= {"sample": ["logits", "p", "history", "rng", ("prompt", ())], "request_rng": ["seed"]}
     for f in PUBLIC:
         parameters = inspect.signature(getattr(module, f)).parameters.values()
