@@ -31,6 +31,7 @@ MAX_LINE = wire.MAX_HEADER + wire.MAX_BODY * 4 // 3  # what the frames of the wo
 PIPE_SIZE = 1 << 20
 RESET_LIMIT_S = 3.0
 BYE_LIMIT_S = 1.0
+EXIT_WAIT_S = 1.0  # how long a program may take to be gone after its pipes have closed
 
 
 def environment() -> dict[str, str]:
@@ -160,7 +161,7 @@ class Program:
     def ended(self) -> Ended:
         """Why a pipe closed, from how the program ended."""
         try:
-            code = self.process.wait(1.0)
+            code = self.process.wait(EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             self.kill()
             return Ended("protocol", "The adapter closed its pipe and went on running.")
@@ -196,7 +197,7 @@ class Program:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)
+            self.process.wait(EXIT_WAIT_S)
         self.text = bytearray(self.output(), "utf-8")
         self.alive = False
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):

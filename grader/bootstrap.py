@@ -28,6 +28,7 @@ from grader.bootstrap_progress import Packages, Screen
 from grader.errors import INTERRUPTED, PASSED, OlError
 
 PATIENCE = 5.0  # seconds that pip gets to end by itself
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY, NEW_PROJECT = "ready", "pyproject.toml has changed"
 
 
@@ -85,9 +86,7 @@ def main(root: str, args: Sequence[str]) -> int:
 
 def attempt(place: Place, todo: Commands, screen: Screen, *, wanted: bool = False) -> int:
     """`prepare` with an exit code: every failure is one line, and however we are ended, pip ends too."""
-    ends = [
-        number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL
-    ]
+    ends = [number for number in ENDS if signal.getsignal(number) == signal.SIG_DFL]
     for number in ends:  # an ignored one (nohup) stays ignored
         signal.signal(number, signal.default_int_handler)
     try:
@@ -188,7 +187,6 @@ def _alone(place: Place, screen: Screen) -> Iterator[int]:
 
 def _make(place: Place, todo: Commands, screen: Screen, handle: int, reason: str) -> None:
     begun = time.monotonic()
-    place.lock_mark.unlink(missing_ok=True)
     lock, project = place.lock.read_bytes(), place.project.read_bytes()
 
     def run(command: Sequence[str], what: str, packages: Packages | None = None) -> None:
@@ -211,12 +209,12 @@ def _make(place: Place, todo: Commands, screen: Screen, handle: int, reason: str
     run(todo.project, "pip could not install the project itself")
     _write(place.project_mark, project)
     _write(place.lock_mark, lock)
-    _refresh(place)
     screen.line(f"ol is set up, {time.monotonic() - begun:.0f} s")
 
 
 def _empty(place: Place) -> None:
     """Clear what is left of an environment of ours; the mark stays, so a stop half-way leaves it ours."""
+    place.lock_mark.unlink(missing_ok=True)
     place.venv.mkdir(exist_ok=True)
     place.root_mark.write_bytes(os.fsencode(place.root) + b"\n")  # not by rename: that it exists is the mark
     for entry in place.venv.iterdir():
@@ -236,37 +234,55 @@ def _write(file: Path, data: bytes) -> None:
 
 def _run(command: Sequence[str], cwd: Path, handle: int, packages: Packages | None) -> tuple[int, list[str]]:
     """Run one program to its end, in its own process group: Ctrl-C reaches only us, and we end the group."""
-    child = subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        pass_fds=(handle,),
-        process_group=0,
-    )
-    assert child.stdout is not None
-    text = b""
+    child, text, data = None, b"", None
     try:
+        with _signals_later():
+            child = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(handle,),
+                process_group=0,
+            )
+        assert child.stdout is not None
         while True:
             if select.select([child.stdout], [], [], 0.2)[0]:
                 data = os.read(child.stdout.fileno(), 65536)
-                if not data:
-                    return child.wait(), text.decode("utf-8", "replace").splitlines()
                 before = text.rfind(b"\n") + 1
                 text += data
                 if packages:
                     packages.heard(text[before : text.rfind(b"\n") + 1].decode("utf-8", "replace"))
             if packages:
                 packages.looked()
+            if data == b"":
+                return child.wait(), text.decode("utf-8", "replace").splitlines()
     except BaseException:
-        _stop(child)
+        if child is not None:
+            _stop(child)
         raise
 
 
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Raise a KeyboardInterrupt only at the end of the block: within Popen it would lose the new child."""
+    came: list[int] = []
+    ours = [number for number in ENDS if signal.getsignal(number) == signal.default_int_handler]
+    for number in ours:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+
+
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDS:
         signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave pip behind
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):

@@ -60,7 +60,8 @@ class Packages:
         self._lib = venv / "lib"
         self._fetched = 0
         self._retried = False
-        self._before: int | None = None
+        self._installing = False
+        self._before = self._there()  # what comes with the environment, such as pip
 
     def heard(self, text: str) -> None:
         for line in text.splitlines():
@@ -70,13 +71,13 @@ class Packages:
                 self._fetched += 1
                 self._screen.count("fetching packages", self._fetched, self.total)
             elif line.startswith("Installing collected"):
-                self._before = self._there()
+                self._installing = True
             elif "Retrying (" in line and not self._retried:
                 self._retried = True
                 self._screen.phase("the package index does not answer, trying again")
 
     def looked(self) -> None:
-        if self._before is not None:
+        if self._installing:
             self._screen.count("installing packages", self._there() - self._before, self.total)
 
     def _there(self) -> int:

@@ -302,7 +302,7 @@ class Splicer:
             array = np.asarray(float(value))
         elif type(value) is plain_kind and in_range(value, key):
             array = np.asarray(value, DTYPES[key])
-        is_scalar = not isinstance(literal, (list, dict))
+        is_scalar = array.ndim == 0 if literal is None else not isinstance(literal, (list, dict))
         # A float of another width is a 0-d value either way; a plain float or integer is no tensor.
         fits = array.ndim == 0 and (not isinstance(value, np.ndarray) or key in ("f16", "bf16", "f32"))
         if NAMES.get(array.dtype) != key or is_scalar != fits:

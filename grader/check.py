@@ -126,7 +126,7 @@ class Reader(Values):
             self.refuse(at, f"no observable {name!r}" + near(name, case.observables))
         self.seen.add(name)
         if "on" in look:
-            self.use(look["on"], at, f"observable {name!r} looks at ")
+            self.use(look["on"], at, f"observable {name!r}: ")
         elif "get" in look and "new" not in case.raw:
             self.refuse(at, f"observable {name!r} needs an object: `on`, or a case with `new`")
         self.values(look.get("args", {}), ("observables", name, "args"))

@@ -23,6 +23,7 @@ TARGET = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)?")
 KINDS = {
     name for name, thing in vars(builtins).items()
     if isinstance(thing, type) and issubclass(thing, Exception)
+    and thing.__name__ == name  # IOError is a second name of OSError
     and thing not in (Exception, NotImplementedError)
 }  # fmt: skip
 Place = tuple[str | int, ...]
@@ -64,6 +65,12 @@ class Values:
         key = typed_key(node)
         if key is not None and (extra := sorted(set(node) & COMPARE_KEYS)):
             self.refuse(at, f"{extra[0]!r} belongs to expected values, not to arguments")
+        if key in (None, "tuple", "new", "call"):
+            inner, place = (node, at) if key is None else (node.get("args"), (*at, "args"))
+            if key == "tuple":
+                inner, place = node["tuple"], (*at, "tuple")
+            for k, item in children(inner):
+                self.value(item, (*place, k), depth + 1)
         try:
             decode(node, self.data)
         except BadValue as error:
@@ -72,12 +79,6 @@ class Values:
             self.refuse(at, f"{node[key]!r} is no name of a class or function: name, or module.name")
         if key == "ref":
             self.use(node["ref"], at, "ref ")
-        if key in (None, "tuple", "new", "call"):
-            inner, place = (node, at) if key is None else (node.get("args", {}), (*at, "args"))
-            if key == "tuple":
-                inner, place = node["tuple"], (*at, "tuple")
-            for k, item in children(inner):
-                self.value(item, (*place, k), depth + 1)
 
     # -- expected values ----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grader import console, learn, report
 from grader.errors import INTERRUPTED, NOT_PASSED, PASSED, Missing, UsageError
-from grader.grading import Grader, Options
+from grader.grading import FAILS, Grader, Options
 from grader.path import Stage, built, find, read_path
 from grader.progress import Progress
 from grader.tree import GIVEN, module_of
@@ -138,7 +138,10 @@ def follow_up(place: Place, stages: Sequence[Stage], grader: Grader, reports: li
             return f"write {file} ({name} spec {unit['id']} says what), then {name} check {unit['id']}"
         if unit["outcome"] == "not built":
             return f"{name} learn"
-        return f"{name} hint {unit['id']}, then {name} check {unit['id']}"
+        if any(case.get("step") == "import" for case in unit["cases"]):
+            return f"mend it, then {name} check {unit['id']}"
+        has_hint = unit.get("mistake", {}).get("hint") or any(c.get("hints") for c in unit["cases"] if c["outcome"] in FAILS)
+        return f"{name} {'hint' if has_hint else 'spec'} {unit['id']}, then {name} check {unit['id']}"
     if grader.options.partial:
         return f"{name} check {' '.join(unit['id'] for unit in reports)}"
     state = learn.states(place, stages) | {u["id"]: u["outcome"] for u in reports}

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
 
+Ask = TypeVar("Ask")
+Told = TypeVar("Told")
 GOLDEN = 0x9E3779B97F4A7C15
 M64, M32 = (1 << 64) - 1, (1 << 32) - 1
 
@@ -99,8 +102,9 @@ def smaller(choices: list[int]) -> Iterator[list[int]]:
 
 
 def shrink(
-    choices: list[int], still_fails: Callable[[list[int]], Generator[object, object, bool]], tries: int = 200, seconds: float = 2.0
-) -> Generator[object, object, list[int]]:
+    choices: list[int], still_fails: Callable[[list[int]], Generator[Ask, Told, bool]],
+    tries: int = 200, seconds: float = 2.0,
+) -> Generator[Ask, Told, list[int]]:  # fmt: skip
     """The simplest failing choices found in the given tries and time; `still_fails` may talk to a worker."""
     until, best = time.monotonic() + seconds, choices
     improved = True

@@ -136,7 +136,7 @@ def read_yaml(path: Path, schema: str, root: Path) -> Any:
         raise OwnFault(f"cannot read: {error.strerror}", where) from None
     marked = strict_yaml.load_marked(text, where)
     if isinstance(marked.value, dict) and "format" in marked.value:
-        schemas.check_format(marked.value["format"], where)
+        schemas.check_format(marked.value["format"], marked.at(("format",)))
     fault = schemas.first_fault(schema, marked.value)
     if fault is not None:
         place, words = fault

@@ -153,7 +153,7 @@ class Grader:
         if self.options.partial:
             return
         self.progress.record(stage.unit, progress.basis(hashes, unit.sha256), report)
-        if report["outcome"] in FAILS:
+        if report["outcome"] in FAILS and not any(case.get("step") == "import" for case in report["cases"]):
             topics = sorted({t for case in report["cases"] if case["outcome"] in FAILS for t in case.get("hints", [])})
             if "mistake" in report and report["mistake"]["hint"]:
                 topics = sorted({*topics, report["mistake"]["hint"]})

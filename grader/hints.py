@@ -38,6 +38,8 @@ def hint(name: str, as_json: bool) -> int:
 
 def topic_of(report: dict[str, Any], topics: dict[str, list[str]]) -> tuple[str | None, str]:
     """What to hint at: the named mistake's topic, else that of the first failing case."""
+    if any(case.get("step") == "import" for case in report["cases"]):
+        return None, "no case could run, and the message of the check says why"
     mistake = report.get("mistake", {})
     if mistake.get("hint") in topics:
         return mistake["hint"], f"{len(mistake['cases'])} of {mistake['of']} failing cases look like one mistake"
@@ -59,9 +61,9 @@ def say(stage: Stage, as_json: bool, rungs: list[str], total: int, why: str, aga
             "hints": rungs, "of": total, "next": again,
         })  # fmt: skip
         return PASSED
-    print(f"{stage.id} {stage.unit}  {why}")
+    print(console.fit(f"{stage.id} {stage.unit}  {why}"))
     for i, rung in enumerate(rungs, 1):
-        print(f"  {i} of {total}  {rung}")
+        print(console.fit(f"  {i} of {total}  {rung}", " " * 10))
     left = total - len(rungs)
     if left and rungs:
         print(f"  {left} more: one after each new attempt")
@@ -91,8 +93,9 @@ def law(name: str, rule: str | None, as_json: bool) -> int:
     if as_json:
         console.emit({"format": FORMAT, "command": "spec", "outcome": "pass", "units": [], "id": stage.id, "page": stage.page, "rules": rules})
     elif rule is not None:
-        print(f"{wanted}. {rules[wanted]}   ({stage.page})")
+        print(console.fit(f"{wanted}. {rules[wanted]}   ({stage.page})", "    "))
     else:
-        print(page.read_text().rstrip())
+        for line in page.read_text("utf-8").rstrip().split("\n"):
+            print(line if line.startswith((" ", "|", "#")) else console.fit(line, "    " if line[:1] in "R-" else ""))
         print(f"\nnext  {console.command()} check {stage.id}")
     return PASSED

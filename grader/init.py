@@ -14,7 +14,7 @@ from typing import Any
 from grader import console, workspace
 from grader.errors import PASSED, OlError, OwnFault, UsageError
 from grader.path import Stage, built, find, read_path
-from grader.tree import GIVEN, module_of
+from grader.tree import GIVEN, check_kind, module_of
 
 HOME = Path(__file__).resolve().parent.parent  # the checkout whose practice/bin/ol a workspace starts
 PACKAGE = "impl/__init__.py"
@@ -264,7 +264,7 @@ def put(root: Path, wanted: Mapping[str, bytes], course: Path) -> list[tuple[str
     try:
         for name, text in wanted.items():
             file = root / name
-            check_file(file, course)
+            check_file(root, name, course)
             old = file.read_bytes() if file.exists() else None
             if old == text:
                 rows.append((name, "unchanged", None))
@@ -289,12 +289,12 @@ def put(root: Path, wanted: Mapping[str, bytes], course: Path) -> list[tuple[str
     return rows
 
 
-def check_file(file: Path, course: Path) -> None:
+def check_file(root: Path, name: str, course: Path) -> None:
+    file = root / name
     parent = file.parent.resolve()
     if parent.is_relative_to(course) or parent.is_relative_to(HOME):
         raise UsageError("leads into the folder of the course", str(file), "replace the link by a folder of your own")
-    if file.exists() and not file.is_file():
-        raise UsageError("not a file", str(file), "move it away")
+    check_kind(root, name)
 
 
 def keep(file: Path, text: bytes, made: list[Path]) -> Path:

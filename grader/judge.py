@@ -7,6 +7,7 @@ values; what it yields does not. So the same judge serves the worker, an adapter
 from __future__ import annotations
 
 from collections.abc import Generator
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from grader.compare import Attrs, Cmp, Difference, Keys, Labels, Leaf, Seq, Want
 from grader.fixtures import Case, Unit
 from grader.session import Answer, Raised
 from grader.values import decode, show
-from grader.wire import New
+from grader.wire import Call, New, Ref
 
 SESSION_OUTCOMES = ("crashed", "deadline", "memory", "protocol")
 
@@ -75,7 +76,7 @@ class Stop(Exception):
 
 @dataclass(slots=True)
 class Context:
-    """One case being judged: its unit, its values' folder, the labels it has seen, the files that answered."""
+    """One case being judged: its unit, the labels it has seen, the files that answered."""
 
     unit: Unit
     case: Case
@@ -88,6 +89,9 @@ class Context:
 
     def decode(self, node: Any) -> Any:
         return decode(node, self.unit.dir)
+
+    def want(self, node: Any) -> Want:
+        return want_of(node, self.unit.dir)
 
     def verdict(self, outcome: str, text: str = "", **more: Any) -> Verdict:
         return Verdict(self.case.id, outcome, text, files=self.files, **more)
@@ -132,8 +136,10 @@ def build_objects(context: Context) -> Generator[Request, Answer, None]:
         yield from construct(context, "it", context.case.raw["new"], context.case.raw.get("args", {}))
 
 
-def construct(context: Context, id: str, name: str, args: dict[str, Any]) -> Generator[Request, Answer, None]:
-    message = {**message_of("new", name, context.decode(args)), "save": id}
+def construct(
+    context: Context, key: str, name: str, args: dict[str, Any]
+) -> Generator[Request, Answer, None]:
+    message = {**message_of("new", name, context.decode(args)), "save": key}
     answer = yield Request(message, context.limit_s)
     if answer.kind != "ok":
         raise unexpected(context, answer, f"{name}(..)", 0)
@@ -152,9 +158,16 @@ def watched(args: dict[str, Any]) -> list[str]:
 
 
 def is_watched(value: Any) -> bool:
+    """Data that can change. A record built for the call is watched by its fields; inside a list it is not."""
     from numpy import ndarray
 
-    return isinstance(value, (ndarray, list, dict, New))
+    return isinstance(value, (ndarray, New)) or (isinstance(value, (list, tuple, dict)) and is_data(value))
+
+
+def is_data(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return all(map(is_data, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, (New, Call, Ref))
 
 
 def collect_attrs(want: Want) -> list[str]:
@@ -187,9 +200,8 @@ def unexpected(context: Context, answer: Answer, step: str, index: int, wanted: 
     evidence = Evidence(index, "raises", raised.kind)
     expected = show_want(wanted) if wanted is not None else "a value"
     difference = Difference("", expected, f"raised {raised.kind}") if raised.phase == "call" else None
-    return context.stop(
-        "raised", raise_text(raised), step=step, raised=raised, at=at, evidence=evidence, difference=difference
-    )
+    more = {"raised": raised, "at": at, "evidence": evidence, "difference": difference}
+    return context.stop("raised", raise_text(raised), step=step, **more)
 
 
 def raise_text(raised: Raised) -> str:
@@ -204,8 +216,10 @@ def raise_text(raised: Raised) -> str:
     return text
 
 
-def show_want(want: Want | None) -> str:
+def show_want(want: Want | dict[str, str] | None) -> str:
     match want:
+        case {"raises": kind}:
+            return f"raises {kind}"
         case Leaf(value, _):
             return show(value)
         case Seq(items):
@@ -226,7 +240,7 @@ def check_raises(context: Context, answer: Answer, kind: str, step: str, index: 
     """A raise counts only in the call itself, by a class name of its kind, and never as `todo`."""
     raised = answer.raised
     if answer.kind == "raises" and raised is not None and raised.phase == "call":
-        if is_kind(context.unit, raised, kind) and (kind == "NotImplementedError" or not raised.is_a("NotImplementedError")):  # fmt: skip
+        if is_kind(context.unit, raised, kind) and not raised.is_a("NotImplementedError"):
             return
         stop = unexpected(context, answer, step, index)
         if stop.verdict.outcome == "raised":
@@ -246,7 +260,9 @@ def check_value(context: Context, want: Want, got: Any, what: str, step: str, in
         raise context.stop("fail", step=step, difference=difference, evidence=evidence, error=difference.gap)
 
 
-def check_unchanged(context: Context, sent: dict[str, Any], answer: Answer, may: list[str], step: str, index: int) -> None:
+def check_unchanged(
+    context: Context, sent: dict[str, Any], answer: Answer, may: list[str], step: str, index: int
+) -> None:
     """Every argument that is not in `mutates` comes back bit-equal."""
     for name in watched(sent):
         if name in may:
@@ -270,11 +286,11 @@ def judge_call(context: Context) -> Judge:
     raw = context.case.raw
     expect, name = raw["expect"], raw["call"]
     args = context.decode(raw.get("args", {}))
-    wants = {k: want_of(expect[k], context.unit.dir) for k in ("return",) if k in expect}
-    message = message_of("do" if "on" in raw else "call", name, args, raw.get("on"))
+    options = [option for option in (expect, *expect.get("accept", [])) if "return" in option]
+    wants = [context.want(option["return"]) for option in options]
+    message = message_of("call", name, args, raw.get("on"))
     message["back"] = watched(args)
-    attrs = collect_attrs(wants["return"]) if wants else []
-    if attrs:
+    if attrs := [name for want in wants for name in collect_attrs(want)]:
         message["attrs"] = attrs
     answer = yield Request(message, context.limit_s)
     note_file(context, name, answer)
@@ -284,26 +300,28 @@ def judge_call(context: Context) -> Judge:
     elif "accept" in expect:
         policy = accepted(context, answer, expect["accept"], name)
     elif answer.kind != "return":
-        raise unexpected(context, answer, name, 0, wants.get("return"))
+        raise unexpected(context, answer, name, 0, wants[0] if wants else None)
     elif wants:
-        check_value(context, wants["return"], answer.value, "return", name, 0)
+        check_value(context, wants[0], answer.value, "return", name, 0)
     if answer.kind == "return":
         check_unchanged(context, args, answer, raw.get("mutates", []), name, 0)
         for arg, node in expect.get("args", {}).items():
-            check_value(context, want_of(node, context.unit.dir), answer.args.get(arg), f"args {arg}", name, 0)
-    for id, look in expect.get("after", {}).items():
-        yield from check_after(context, id, look, name)
+            check_value(context, context.want(node), answer.args.get(arg), f"args {arg}", name, 0)
+    for key, look in expect.get("after", {}).items():
+        yield from check_after(context, key, look, name)
     return context.verdict("pass", policy=policy)
 
 
 def accepted(context: Context, answer: Answer, options: list[dict[str, Any]], name: str) -> str:
     """The policy whose answer this is; the rule allows several."""
+    seen = deepcopy(context.labels)
     for option in options:
+        context.labels = deepcopy(seen)  # an answer that is not accepted has named no label
         try:
             if "raises" in option:
                 check_raises(context, answer, option["raises"], name, 0)
             elif answer.kind == "return":
-                check_value(context, want_of(option["return"], context.unit.dir), answer.value, "return", name, 0)
+                check_value(context, context.want(option["return"]), answer.value, "return", name, 0)
             else:
                 continue
         except Stop as stop:
@@ -315,20 +333,25 @@ def accepted(context: Context, answer: Answer, options: list[dict[str, Any]], na
         raise unexpected(context, answer, name, 0)
     policies = " or ".join(option["policy"] for option in options)
     evidence = Evidence(0, "return", answer.value, want_value(answer.value, Cmp(nan=True)))
-    raise context.stop("fail", step=name, difference=Difference("return", policies, show(answer.value)), evidence=evidence)
+    difference = Difference("return", policies, show(answer.value))
+    raise context.stop("fail", step=name, difference=difference, evidence=evidence)
 
 
-def check_after(context: Context, id: str, look: dict[str, Any], name: str) -> Generator[Request, Answer, None]:
+def check_after(
+    context: Context, key: str, look: dict[str, Any], name: str
+) -> Generator[Request, Answer, None]:
     """What must be true of an object afterwards, such as how far a random stream has moved."""
-    want = want_of(look["return"], context.unit.dir)
+    want = context.want(look["return"])
     kind = "do" if "do" in look else "get"
-    message = message_of(kind, look[kind], context.decode(look.get("args", {})), id)
+    message = message_of(kind, look[kind], context.decode(look.get("args", {})), key)
     if "path" in look:
         message["path"] = look["path"]
+    if attrs := collect_attrs(want):
+        message["attrs"] = attrs
     answer = yield Request(message, context.limit_s)
     if answer.kind != "return":
-        raise unexpected(context, answer, f"{name}, then {id}.{look[kind]}", 1, want)
-    check_value(context, want, answer.value, f"after {id}.{look[kind]}", name, 1)
+        raise unexpected(context, answer, f"{name}, then {key}.{look[kind]}", 1, want)
+    check_value(context, want, answer.value, f"after {key}.{look[kind]}", name, 1)
 
 
 # -- trace ----------------------------------------------------------------------------------------------
@@ -343,7 +366,7 @@ def judge_trace(context: Context) -> Judge:
         try:
             before: dict[str, Want | dict[str, str]] = {}
             if "raises" in step and seen:  # a step that raises changes nothing: read before, read after
-                before = yield from read_state(context, list(seen), label, index)
+                before = yield from read_state(context, seen, label, index)
             yield from judge_step(context, step, kind, label, index)
             named = {**before, **state_of(context, step)}
             if named:
@@ -353,13 +376,15 @@ def judge_trace(context: Context) -> Judge:
             stop.verdict.last_state = last_state
             raise
         if "state" in step:
-            last_state = ", ".join(f"{k}={show_want(w) if not isinstance(w, dict) else w}" for k, w in named.items())
+            last_state = ", ".join(f"{name}={show_want(want)}" for name, want in named.items())
     return context.verdict("pass")
 
 
-def judge_step(context: Context, step: dict[str, Any], kind: str, label: str, index: int) -> Generator[Request, Answer, None]:
+def judge_step(
+    context: Context, step: dict[str, Any], kind: str, label: str, index: int
+) -> Generator[Request, Answer, None]:
     message, args = step_message(context, step, kind)
-    want = want_of(step["return"], context.unit.dir) if "return" in step else None
+    want = context.want(step["return"]) if "return" in step else None
     if want is not None and (attrs := collect_attrs(want)):
         message["attrs"] = attrs
     answer = yield Request(message, context.limit_s)
@@ -371,7 +396,7 @@ def judge_step(context: Context, step: dict[str, Any], kind: str, label: str, in
         raise unexpected(context, answer, label, index, want)
     elif want is not None:
         check_value(context, want, answer.value, "return", label, index)
-    if answer.kind == "return":
+    if answer.kind in ("return", "ok"):
         check_unchanged(context, args, answer, step.get("mutates", []), label, index)
 
 
@@ -394,7 +419,7 @@ def state_of(context: Context, step: dict[str, Any]) -> dict[str, Want | dict[st
     stated: dict[str, Want | dict[str, str]] = {}
     for name, node in step.get("state", {}).items():
         raises = isinstance(node, dict) and set(node) == {"raises"}
-        stated[name] = {"raises": node["raises"]} if raises else want_of(node, context.unit.dir)
+        stated[name] = {"raises": node["raises"]} if raises else context.want(node)
     return stated
 
 
@@ -412,18 +437,19 @@ def looks_at(context: Context, names: list[str], attrs: dict[str, list[str]]) ->
 
 
 def read_state(
-    context: Context, names: list[str], label: str, index: int
+    context: Context, seen: dict[str, Want | dict[str, str]], label: str, index: int
 ) -> Generator[Request, Answer, dict[str, Want | dict[str, str]]]:
-    """What the observables show now, as something to compare with later."""
-    answer = yield Request(looks_at(context, names, {}), context.limit_s)
-    if answer.kind != "observed" or len(answer.value) != len(names):
+    """What the observables show now, to the bit, as something to compare with later."""
+    attrs = {name: collect_attrs(want) for name, want in seen.items() if not isinstance(want, dict)}
+    answer = yield Request(looks_at(context, list(seen), attrs), context.limit_s)
+    if answer.kind != "observed" or len(answer.value) != len(seen):
         raise unexpected(context, answer, label, index)
     shown: dict[str, Want | dict[str, str]] = {}
-    for name, item in zip(names, answer.value, strict=True):
+    for name, item in zip(seen, answer.value, strict=True):
         if item.raised is not None:
             shown[name] = {"raises": item.raised.kind}
         else:
-            shown[name] = want_value(item.value, Cmp("exact", nan=True))
+            shown[name] = want_value(item.value, Cmp("bits"))
     return shown
 
 

@@ -10,14 +10,14 @@ from grader import console, progress
 from grader.errors import PASSED, UsageError
 from grader.path import Stage, built, read_path
 from grader.report import FORMAT, colour
-from grader.workspace import Place, here
+from grader.workspace import CONFIG, Place, here
 
 MARKS = {"pass": "pass", "not built": "-", "blocked": "blocked", "changed": "changed", "new": ""}
-LEGEND = "empty is not graded yet, - not built yet, changed: passed before its files changed; side stages are optional"
+LEFT, WIDTH = 41, 120  # of a row of `learn`: before the title, and in all
 
 
 def states(place: Place, stages: Sequence[Stage]) -> dict[str, str]:
-    """The state of each stage: pass, changed (a pass whose files changed), another outcome, new, not built."""
+    """The state of each stage: pass, another outcome, changed (since it was graded), new, not built."""
     db = progress.Progress(place.tree.root)
     found: dict[str, str] = {}
     try:
@@ -113,7 +113,8 @@ def learn(name: str | None, as_json: bool) -> int:
     if chosen not in paths:
         from grader.check import near
 
-        raise UsageError(f"no path {chosen!r}" + near(chosen, paths), "path.tsv", f"there is {', '.join(paths)}")
+        where = "path.tsv" if name else str(place.tree.root / CONFIG)
+        raise UsageError(f"no path {chosen!r}" + near(chosen, paths), where, f"there is {', '.join(paths)}")
     rows = [stage for stage in stages if stage.path == chosen]
     found = states(place, rows)
     follow = next_command(place, rows, found)
@@ -123,12 +124,11 @@ def learn(name: str | None, as_json: bool) -> int:
             "stages": [row_json(stage, rows, found) for stage in rows],
         })  # fmt: skip
         return PASSED
-    room = title_room(rows)
     print(chosen + "\n")
-    print(f"  {'stage':5}  {'id':8} {'kind':9}  {'state':9} {'title':{room}} needs")
+    print(f"  {'stage':5}  {'id':8} {'kind':9}  {'state':9} " + title_and_needs("title", "needs"))
     for stage in rows:
-        print(line(stage, rows, found, room).rstrip())
-    print(f"\n  state: {LEGEND}")
+        print(line(stage, rows, found).rstrip())
+    print("\n  '-' is not built yet; 'changed' has changed since it was graded; side stages are optional")
     print(f"next  {follow}")
     return PASSED
 
@@ -141,22 +141,20 @@ def row_json(stage: Stage, rows: Sequence[Stage], found: dict[str, str]) -> dict
     }  # fmt: skip
 
 
-def needs_of(stage: Stage) -> str:
-    return "every stage above" if len(stage.needs) > 6 else ", ".join(stage.needs)
+def title_and_needs(title: str, needs: str) -> str:
+    """Both in what the terminal leaves: the needs at its right edge, the title cut where they meet."""
+    width = min(console.columns() or WIDTH, WIDTH) - LEFT
+    room = max(20, width - len(needs) - 2 * bool(needs))
+    cut = title if len(title) <= room else title[: room - 1] + "…"
+    return cut + needs.rjust(width - len(cut)) if needs else cut
 
 
-def title_room(rows: Sequence[Stage]) -> int:
-    """The width of the titles: what the terminal leaves, so that no row is broken."""
-    left = console.columns() - 41 - max(len(needs_of(stage)) for stage in rows)
-    return max(20, min(64, left)) if console.columns() else 64
-
-
-def line(stage: Stage, rows: Sequence[Stage], found: dict[str, str], room: int) -> str:
+def line(stage: Stage, rows: Sequence[Stage], found: dict[str, str]) -> str:
     if stage.is_milestone:
         state = word = milestone_state(stage, rows, found)
     else:
         word = found[stage.id]
         state = MARKS.get(word, word)
-    title = stage.title if len(stage.title) <= room else stage.title[: room - 1] + "…"
+    needs = "every stage above" if len(stage.needs) > 6 else ", ".join(stage.needs)
     shown = colour(word, f"{state:9}") if word in ("pass", "fail", "changed") else f"{state:9}"
-    return f"  {stage.stage:5}  {stage.id:8} {stage.kind:9}  {shown} {title:{room}} {needs_of(stage)}"
+    return f"  {stage.stage:5}  {stage.id:8} {stage.kind:9}  {shown} {title_and_needs(stage.title, needs)}"

@@ -6,7 +6,9 @@ is shrunk by editing the recorded choices and becomes a ready-made case.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Generator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +17,24 @@ from grader.compare import Cmp, Difference, cmp_of, compare, want_value
 from grader.draw import Chooser, Replay, shrink
 from grader.errors import OlError, OwnFault
 from grader.judge import (
-    Context, Evidence, Judge, Request, Stop, Verdict, check_raises, check_unchanged, construct, message_of,
-    note_file, observable, unexpected, watched,
+    Context,
+    Evidence,
+    Judge,
+    Request,
+    Stop,
+    Verdict,
+    check_raises,
+    check_unchanged,
+    construct,
+    message_of,
+    note_file,
+    observable,
+    unexpected,
+    watched,
 )  # fmt: skip
 from grader.session import Answer
-from grader.values import plain, show, to_fixture, unplain
+from grader.values import kind_of, plain, show, to_fixture, unplain
+from grader.wire import Fields, Opaque
 
 Outcome = tuple[Verdict, dict[str, Any]]  # a failing verdict and the case that shows it
 Attempt = Generator[Request, Answer, Outcome | None]
@@ -62,7 +77,7 @@ def judge_property(context: Context) -> Judge:
 def shrunk(
     context: Context, attempt: Callable[[Context, Any], Attempt], choices: list[int], first: Outcome
 ) -> Generator[Request, Answer, Outcome]:
-    """The smallest failure of the same outcome. Session faults are not shrunk: each try would cost a process."""
+    """The smallest failure of the same outcome. Session faults are not shrunk: each try costs a process."""
     best = [first]
 
     def still_fails(candidate: list[int]) -> Generator[Request, Answer, bool]:
@@ -76,7 +91,7 @@ def shrunk(
         return True
 
     if first[0].outcome in ("fail", "raised"):
-        yield from shrink(choices, still_fails)  # type: ignore[arg-type]
+        yield from shrink(choices, still_fails)
     return best[0]
 
 
@@ -86,14 +101,17 @@ def shrunk(
 def draw_args(context: Context, choose: Any) -> dict[str, Any]:
     given = context.case.raw["property"]["given"]
     if isinstance(given.get("draw"), str):
-        drawn = ask(context, given["draw"], function_of(context, given["draw"]), choose, **given.get("with", {}))
+        drawn = drawn_by(context, given, choose)
         if not isinstance(drawn, dict):
             raise OwnFault(f"draw {given['draw']!r} yields no mapping of arguments", context.case.id)
-        return {k: unplain(v) for k, v in drawn.items()}
-    return {
-        name: unplain(ask(context, d["draw"], function_of(context, d["draw"]), choose, **d.get("with", {})))
-        for name, d in given.items()
-    }
+        return drawn
+    return {name: drawn_by(context, drawing, choose) for name, drawing in given.items()}
+
+
+def drawn_by(context: Context, drawing: dict[str, Any], choose: Any) -> Any:
+    name = drawing["draw"]
+    value = ask(context, name, function_of(context, name), choose, **drawing.get("with", {}))
+    return ask(context, name, unplain, value)
 
 
 def run_call(context: Context, choose: Any) -> Attempt:
@@ -131,25 +149,40 @@ def run_call(context: Context, choose: Any) -> Attempt:
     return None
 
 
-def expectation(context: Context, args: dict[str, Any], message: dict[str, Any]) -> Generator[Request, Answer, dict[str, Any]]:
+def expectation(
+    context: Context, args: dict[str, Any], message: dict[str, Any]
+) -> Generator[Request, Answer, dict[str, Any]]:
     """What the oracle says, or what the reference answers to the same request."""
     raw = context.case.raw
     if raw["property"]["same_as"] == "reference":
         yield Request({"reset": True}, context.limit_s, "reference")
         for spec in raw.get("objects", []):
-            built = {**message_of("new", spec["new"], context.decode(spec.get("args", {}))), "save": spec["id"]}
-            yield Request(built, context.limit_s, "reference")
+            new = message_of("new", spec["new"], context.decode(spec.get("args", {})))
+            yield Request({**new, "save": spec["id"]}, context.limit_s, "reference")
         answer = yield Request(message, context.limit_s, "reference")
         if answer.kind == "return":
+            if holds_opaque(answer.value):  # two of them look alike, whatever they hold
+                what = f"the reference returns {kind_of(answer.value)}, which holds what is no data"
+                raise OwnFault(what, context.case.id)
             return {"return": answer.value}
         if answer.raised is None or answer.raised.phase != "call":
             raise OwnFault(f"the reference answered {answer.kind} to {raw['call']}", context.case.id)
         return {"raises": answer.raised.kind}
-    case = {"id": context.case.id, "call": raw["call"], "args": plain(args), "objects": plain_objects(context)}
+    # A copy: an oracle that writes into its arguments must not make the learner's look changed.
+    told = deepcopy(plain(args))
+    case = {"id": context.case.id, "call": raw["call"], "args": told, "objects": plain_objects(context)}
     expected = ask(context, "expect", context.unit.oracle.expect, case)
     if not isinstance(expected, dict) or not {"return", "raises"} & set(expected):
         raise OwnFault("expect() gave neither return nor raises", context.case.id, "fix oracle.py")
     return expected
+
+
+def holds_opaque(value: Any) -> bool:
+    if isinstance(value, Fields):
+        value = value.fields
+    if isinstance(value, (list, dict)):
+        return any(map(holds_opaque, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, Opaque)
 
 
 def plain_objects(context: Context) -> list[dict[str, Any]]:
@@ -160,24 +193,34 @@ def plain_objects(context: Context) -> list[dict[str, Any]]:
 def check_laws(context: Context, args: dict[str, Any], answer: Answer) -> None:
     for law in context.case.raw["property"]["holds"]:
         function = function_of(context, law["law"])
-        broken = ask(context, law["law"], function, plain(args), answer.value, **law.get("with", {}))
+        try:
+            broken = function(deepcopy(plain(args)), answer.value, **law.get("with", {}))
+        except Exception as error:  # most likely the answer is of another kind; it fails closed
+            broken = f"the law cannot read {kind_of(answer.value)}: {type(error).__name__}: {error}"
         if broken is not None:
-            difference = Difference("return", (function.__doc__ or law["law"]).splitlines()[0], show(answer.value), broken)
+            words = (function.__doc__ or law["law"]).splitlines()[0]
+            difference = Difference("return", words, show(answer.value), str(broken))
             evidence = Evidence(0, "return", answer.value, want_value(answer.value, Cmp(nan=True)))
-            raise context.stop("fail", step=context.case.raw["call"], difference=difference, evidence=evidence)
+            name = context.case.raw["call"]
+            raise context.stop("fail", step=name, difference=difference, evidence=evidence)
 
 
-def ready_made(context: Context, args: dict[str, Any], expected: dict[str, Any], prop: dict[str, Any]) -> dict[str, Any]:
+def ready_made(
+    context: Context, args: dict[str, Any], expected: dict[str, Any], prop: dict[str, Any]
+) -> dict[str, Any]:
     """The failing input as a case that can be pasted into a file, and that diagnosis replays."""
     raw = context.case.raw
-    case = {key: raw[key] for key in ("rule", "oracle", "on", "objects", "mutates") if key in raw}
+    case: dict[str, Any] = kept(raw, "rule", "oracle", "on", "objects", "mutates")
     case |= {"id": f"{context.case.id}-found", "call": raw["call"], "args": to_fixture(args)}
     if "raises" in expected:
         case["expect"] = {"raises": expected["raises"]}
     elif "return" in expected:
-        keys = {k: prop[k] for k in ("cmp", "max", "rtol", "atol", "nan", "why") if k in prop}
-        case["expect"] = {"return": with_cmp(to_fixture(expected["return"]), keys)}
+        case["expect"] = {"return": stated(expected, prop)}
     return case
+
+
+def kept(node: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: node[key] for key in keys if key in node}
 
 
 def with_cmp(node: Any, keys: dict[str, Any]) -> Any:
@@ -197,7 +240,7 @@ def with_cmp(node: Any, keys: dict[str, Any]) -> Any:
 
 
 def run_script(context: Context, choose: Any) -> Attempt:
-    """Steps one at a time, on the model first; the draw sees the model's last answer, so it names live ids."""
+    """Steps one at a time, the model first; the draw sees the model's last answer, so it names live ids."""
     raw, prop = context.case.raw, context.case.raw["property"]
     spec, name = prop["script"], prop["same_as"].partition(".")[2]
     model_args = plain(context.decode(raw.get("args", {})))
@@ -211,11 +254,12 @@ def run_script(context: Context, choose: Any) -> Attempt:
         step = ask(context, spec["draw"], next, draw, None)
         while step is not None:
             args = step.get("args", {})
-            expected = on_model(model, "do", step["do"], args)
+            expected = on_model(context, model, "do", step["do"], args)
             steps.append({"do": step["do"], "args": to_fixture(args)} | as_stated(expected, prop))
             index, label = len(steps) - 1, f"step {len(steps)}: {step['do']}"
             sent = {k: unplain(v) for k, v in args.items()}
-            answer = yield Request({**message_of("do", step["do"], sent, "it"), "back": watched(sent)}, context.limit_s)
+            message = {**message_of("do", step["do"], sent, "it"), "back": watched(sent)}
+            answer = yield Request(message, context.limit_s)
             judge_like(context, expected, answer, cmp, "return", label, index)
             if answer.kind == "return":
                 check_unchanged(context, sent, answer, step.get("mutates", []), label, index)
@@ -224,7 +268,7 @@ def run_script(context: Context, choose: Any) -> Attempt:
                 seen = yield Request({"observe": [observable(context, n) for n in looks]}, context.limit_s)
                 if seen.kind != "observed" or len(seen.value) != len(looks):
                     raise unexpected(context, seen, label, index)
-                wants = {n: looked(model, look) for n, look in looks.items()}
+                wants = {n: looked(context, model, look) for n, look in looks.items()}
                 steps[-1]["state"] = {n: stated(w, prop) for n, w in wants.items()}
                 for (n, want), got in zip(wants.items(), seen.value, strict=True):
                     judge_like(context, want, got, cmp, f"state {n}", label, index)
@@ -233,34 +277,38 @@ def run_script(context: Context, choose: Any) -> Attempt:
             except StopIteration:
                 step = None
     except Stop as stop:
-        shown = {key: raw[key] for key in ("rule", "oracle", "new", "args") if key in raw}
+        shown = kept(raw, "rule", "oracle", "new", "args")
         return stop.verdict, {"id": f"{context.case.id}-found", **shown, "steps": steps}
     return None
 
 
-def on_model(model: Any, kind: str, name: str, args: dict[str, Any]) -> dict[str, Any]:
-    """A model's answer: its value, or the kind it raises."""
+def on_model(context: Context, model: Any, kind: str, name: str, args: dict[str, Any]) -> dict[str, Any]:
+    """A model's answer: its value, or the kind it raises; a method that it does not have is our fault."""
+    if name not in dir(model):
+        raise OwnFault(f"model {type(model).__name__} has no {name!r}", context.case.id, "fix oracle.py")
     try:
-        return {"return": getattr(model, name)(**args) if kind == "do" else getattr(model, name)}
+        value = getattr(model, name)(**deepcopy(args)) if kind == "do" else getattr(model, name)
+        return {"return": deepcopy(value)}  # the model goes on changing what it gave
     except Exception as error:
         return {"raises": type(error).__name__}
 
 
-def looked(model: Any, look: dict[str, Any]) -> dict[str, Any]:
+def looked(context: Context, model: Any, look: dict[str, Any]) -> dict[str, Any]:
     kind = "do" if "do" in look else "get"
-    expected = on_model(model, kind, look[kind], look.get("args", {}))
+    expected = on_model(context, model, kind, look[kind], look.get("args", {}))
     for step in look.get("path", ()):
         if "return" in expected:
             value = expected["return"]
-            expected = {"return": value[step] if isinstance(value, (dict, list, tuple)) else getattr(value, step)}
+            get = operator.getitem if isinstance(value, (dict, list, tuple)) else getattr
+            expected = {"return": ask(context, look[kind], get, value, step)}
     return expected
 
 
 def stated(expected: dict[str, Any], prop: dict[str, Any]) -> Any:
     if "raises" in expected:
         return {"raises": expected["raises"]}
-    keys = {k: prop[k] for k in ("cmp", "max", "rtol", "atol", "nan", "why") if k in prop}
-    return with_cmp(to_fixture(expected["return"]), keys)
+    comparator = kept(prop, "cmp", "max", "rtol", "atol", "nan", "why")
+    return with_cmp(to_fixture(expected["return"]), comparator)
 
 
 def as_stated(expected: dict[str, Any], prop: dict[str, Any]) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def fitted(lines: list[str]) -> list[str]:
 def unit_lines(report: dict[str, Any], root: Path, next_hint: str, verbose: bool = False) -> list[str]:
     """A unit's verdict: the failing cases, then one line that says what to do next."""
     lines: list[str] = []
-    cases = [case for case in report["cases"] if case["outcome"] not in ("pass", "todo")]
-    required = [c for c in cases if c["level"] == "required"] + [c for c in cases if c["level"] != "required"]
+    cases = [case for case in report["cases"] if case["outcome"] not in ("pass", "todo", "blocked")]
+    required = sorted(cases, key=lambda c: (c["level"] != "required", c["outcome"] not in FAILS))
     same = {(c.get("step"), c.get("text")) for c in cases}
     if report.get("fix") and not report["cases"]:
         lines += [f"{colour(report['outcome'], report['outcome'].upper())}  {report['id']} {report['unit']}  {report['text']}"]
@@ -57,14 +57,21 @@ def unit_lines(report: dict[str, Any], root: Path, next_hint: str, verbose: bool
     else:
         for case in required if verbose else required[:SHOWN]:
             lines += case_lines(report, case, root)
-        rest = [] if verbose else required[SHOWN:]
-        if rest:
-            names = ", ".join(case["id"].partition("/")[2] for case in rest)
-            lines += textwrap.wrap(f"and {len(rest)} more: {names}", 110, initial_indent="      ", subsequent_indent="      ") + [""]
+        lines += name_lines([] if verbose else required[SHOWN:], "and {} more")
+        lines += name_lines([c for c in report["cases"] if c["outcome"] == "blocked"], "{} not run, three ran out of time")
     lines += [f"note  {note}" for note in report.get("notes", [])]
     if report.get("mistake") and not any("looks like" in line for line in lines):
         lines += [looks_like(report)]
     return fitted([*lines, *to_write(report), summary(report, next_hint)])
+
+
+def name_lines(cases: list[dict[str, Any]], what: str) -> list[str]:
+    """Cases that are only named."""
+    if not cases:
+        return []
+    names = ", ".join(case["id"].partition("/")[2] for case in cases)
+    text = f"{what.format(len(cases))}: {names}"
+    return textwrap.wrap(text, console.columns() or 110, initial_indent="      ", subsequent_indent="      ") + [""]
 
 
 def import_lines(report: dict[str, Any], case: dict[str, Any]) -> list[str]:
@@ -92,7 +99,8 @@ def case_lines(report: dict[str, Any], case: dict[str, Any], root: Path) -> list
     elif case.get("step"):
         lines += [f"      step   {case['step'].removeprefix('step ')}"]
     if case.get("text"):
-        lines += [f"      {'why' if d is None else 'run'}    {inert(case['text'])}"]
+        word = "run" if d is not None and case["text"].startswith("run ") else "why"  # of a property: which example
+        lines += [f"      {word}    {inert(case['text'].removeprefix('run ') if word == 'run' else case['text'])}"]
     if case.get("at"):
         lines += [f"      at     {case['at']}"]
     if case.get("last_state"):

@@ -6,7 +6,9 @@ proves nothing: it is void and its cases run alone, each in a session of its own
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +51,17 @@ class Shared:
         self.limit_scale = limit_scale
         self.unit_failure: Verdict | None = None
         self.libm: str | None = "system"
+        self.stopped = False
+        self.at_work: set[Session] = set()
+
+    def stop(self) -> None:
+        """End what runs now, so that Ctrl-C does not wait for a deadline; the threads see their sessions end."""
+        self.stopped = True
+        with self.lock:
+            pids = [pid for session in self.at_work if (pid := getattr(session, "pid", None))]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
 
     def add_deadline(self) -> None:
         with self.lock:
@@ -64,7 +77,7 @@ class Shared:
 
     @property
     def out_of_time(self) -> bool:
-        return self.deadlines >= THREE_DEADLINES
+        return self.stopped or self.deadlines >= THREE_DEADLINES
 
 
 class Runner:
@@ -113,8 +126,13 @@ class Runner:
                     on_case(verdict)
 
         with ThreadPoolExecutor(self.jobs) as pool:
-            for done in [pool.submit(work, job) for job in jobs]:
-                done.result()
+            try:
+                for done in [pool.submit(work, job) for job in jobs]:
+                    done.result()
+            except BaseException:  # Ctrl-C, or a fault of ours in one of the jobs
+                pool.shutdown(wait=False, cancel_futures=True)
+                shared.stop()
+                raise
         if shared.unit_failure is not None:
             failure = shared.unit_failure
             return {c.id: Verdict(c.id, failure.outcome, failure.text, step="import", raised=failure.raised,
@@ -156,6 +174,10 @@ class Runner:
         at_work = cases[0]
         try:
             session = self.opener()
+            with shared.lock:
+                shared.at_work.add(session)
+            if shared.stopped:
+                raise Ended("blocked", "interrupted")
             failure = hello(session, self.unit.name)
             if failure is not None:
                 shared.unit_failure = failure
@@ -187,6 +209,10 @@ class Runner:
             if session is not None:
                 session.kill()
             raise
+        finally:
+            if session is not None:
+                with shared.lock:
+                    shared.at_work.discard(session)
 
     def whose(self, verdict: Verdict, session: Session) -> Verdict:
         """A pass must come from the files that were sent in; anything else did the work instead."""

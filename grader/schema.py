@@ -42,7 +42,18 @@ def first_fault(name: str, data: Any) -> tuple[tuple[str | int, ...], str] | Non
     error = jsonschema.exceptions.best_match(validator(name).iter_errors(data))
     if error is None:
         return None
-    return tuple(error.absolute_path), _words(error)
+    return (*error.absolute_path, *_culprit(error)), _words(error)
+
+
+def _culprit(error: Any) -> list[str]:
+    """The key that is wrong, where the error stands at the mapping that holds it."""
+    if error.validator == "additionalProperties":
+        return [_unknown(error)]
+    return [error.instance] if "propertyNames" in error.absolute_schema_path else []
+
+
+def _unknown(error: Any) -> str:
+    return str(next(key for key in error.instance if key not in error.schema.get("properties", {})))
 
 
 def _words(error: Any) -> str:
@@ -50,8 +61,8 @@ def _words(error: Any) -> str:
     match kind:
         case "additionalProperties":
             known = list(error.schema.get("properties", {}))
-            unknown = next((key for key in found if key not in known), "")
-            near = difflib.get_close_matches(str(unknown), known, 1)
+            unknown = _unknown(error)
+            near = difflib.get_close_matches(unknown, known, 1)
             guess = f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
             return f"unknown key {unknown!r}{guess}"
         case "required":

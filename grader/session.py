@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTPUT_KEPT = 64 << 10  # bytes of the learner's own output that are kept; the rest is drained
 IMPORT_LIMIT_S = 10.0
 LIMITS = {"AS": 1 << 30, "CPU": 120, "FSIZE": 16 << 20, "NOFILE": 64, "CORE": 0}
+TRACEBACK = re.compile(r"^(?:Timeout \(\d|Fatal Python error: )", re.MULTILINE)  # how faulthandler begins
 SIGNALS = {
     "SIGSEGV": "invalid memory access; usually an index past the end of an array",
     "SIGBUS": "invalid memory access",
@@ -357,7 +359,7 @@ class ForkSession:
         """What the code printed since the last call, without the tracebacks of faulthandler."""
         self.poll_output()
         text, self.text = self.text.decode("utf-8", "replace"), bytearray()
-        return text
+        return TRACEBACK.split(text, maxsplit=1)[0]
 
     def close(self) -> tuple[str, ...]:
         """Say bye; returns the modules that were loaded, or raises Ended if anything is not as it must be."""

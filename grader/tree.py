@@ -41,12 +41,26 @@ class Tree:
         """Where a unit's file is: as the path row names it, or where the name map leads."""
         mapped = dict(self.map).get(module)
         if mapped is None:
+            check_kind(self.root, named)
             return self.root / named
         found = self.module_file(mapped)
         if found is None:
             where = f"{self.root / 'ol.toml'}, [map]"
             raise UsageError(f"{module} = {mapped!r} leads to no file", where, "name a module of this folder")
         return found
+
+
+def check_kind(root: Path, named: str) -> None:
+    """Refuse what is there and cannot be read as a file; reading a pipe would wait for ever."""
+    path = root / named
+    try:
+        for folder in path.relative_to(root).parents:
+            if (root / folder).exists() and not (root / folder).is_dir():
+                raise UsageError("not a folder", str(root / folder), "move it away; ol restore ID puts the stub of a unit there")
+        if path.exists() and not path.is_file():
+            raise UsageError("not a file", str(path), "move it away; ol restore ID puts the stub of a unit there")
+    except OSError as error:
+        raise UsageError(f"cannot read: {error.strerror}", str(path), "make it readable") from None
 
 
 def module_of(file: str) -> str:
@@ -62,7 +76,7 @@ def read_source(path: Path) -> str:
             return f"raise ImportError({f'{path.name} is larger than {MOST_BYTES >> 20} MiB'!r})\n"
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return f"raise SyntaxError({f'{path.name} is not UTF-8 (byte {error.start})'!r})\n"
+        return "\n" * raw.count(b"\n", 0, error.start) + "raise SyntaxError('not UTF-8; save the file as UTF-8')\n"
     except OSError as error:
         raise UsageError(f"cannot read: {error.strerror}", str(path), "make it readable") from None
 

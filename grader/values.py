@@ -84,12 +84,12 @@ def scalar(dtype: str, spec: Any) -> Any:
     """Integer scalars and f64 are plain int and float; other float types are 0-d values."""
     if dtype == "bool":
         if not isinstance(spec, bool):
-            raise BadValue(f"{spec!r} is not a bool")
+            raise BadValue(f"{spec!r} is no bool")
         return spec
     if dtype in INTS:
         value = int(spec, 16) if isinstance(spec, str) and _HEX_INTEGER.fullmatch(spec) else spec
         if type(value) is not int or not INTS[dtype][0] <= value <= INTS[dtype][1]:
-            raise BadValue(f"{spec!r} is not a {dtype}")
+            raise BadValue(f"{spec!r} is no {dtype}")
         return value
     number = _number(spec)
     if dtype == "f64":
@@ -242,7 +242,7 @@ def _number(x: Any) -> float:
     if isinstance(x, str) and x in WORDS:
         return WORDS[x]
     if isinstance(x, bool) or not isinstance(x, (int, float)):
-        raise BadValue(f"{x!r} is not a number (words: nan, inf, -inf)")
+        raise BadValue(f"{x!r} is no number (words: nan, inf, -inf)")
     try:
         return float(x)
     except OverflowError:

@@ -89,6 +89,9 @@ def read_config(file: Path) -> dict[str, Any]:
     if fault is not None:
         place, words = fault
         dotted = schema.dotted(place)
-        raise UsageError(f"{dotted}: {words}" if dotted else words, str(file), 'a workspace needs format = "1.0"')
+        fix = 'it needs format = "1.0"' if words.startswith("missing") else "mend that line"
+        if place[:1] == ("map",):
+            fix = 'a line of [map] is "impl.unit" = "package.module"'
+        raise UsageError(f"{dotted}: {words}" if dotted else words, str(file), fix)
     schema.check_format(config["format"], str(file), UsageError)
     return config

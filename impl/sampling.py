@@ -342,5 +342,5 @@ def _exp(x: F64) -> F64:
 
 
 def _total(terms: F64) -> float:
-    """Add one after another (R20); np.sum adds in pairs and math.fsum without rounding."""
+    """Add one after another (R20); np.sum adds in pairs, and math.fsum rounds only once."""
     return float(np.cumsum(terms)[-1])

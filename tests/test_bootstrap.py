@@ -46,9 +46,7 @@ echo 'Ignoring winonly: markers do not match'
 echo 'Collecting alpha==1.0'
 echo 'Processing /somewhere/beta.whl'
 echo 'Installing collected packages: alpha, beta'
-sleep 0.3
 mkdir .venv/lib/python{MINE}/site-packages/alpha.dist-info .venv/lib/python{MINE}/site-packages/beta.dist-info
-sleep 0.3
 """
 FAKE_PROJECT = "echo project >> log"
 
@@ -304,6 +302,12 @@ def test_project_fails(place: Place) -> None:
     assert status == MISSING
     assert "error: pip could not install the project itself: exit status 1" in said
     assert not place.lock_mark.exists()
+    start(place)
+    clear_log(place)
+    place.project.write_text("[project]\nname = 'x'\n")
+    assert start(place, replace(QUICK, project=sh("exit 1")))[0] == MISSING
+    assert start(place)[0] == PASSED
+    assert log(place) == ["project"], "what was good before is not made again"
 
 
 @pytest.mark.parametrize("module", ["venv", "ensurepip"])
@@ -316,6 +320,32 @@ def test_python_without_venv(place: Place, monkeypatch: pytest.MonkeyPatch, modu
         " · Debian, Ubuntu: apt install python3-venv; or set OL_PYTHON to another Python\n"
     )
     assert log(place) == []
+
+
+def test_stopped_while_clearing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was removed by then, what is left is known to be unfinished, and ours."""
+
+    def rmtree(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(folder))
+
+    start(place)
+    place.lock.write_text(LOCK + "gamma==1\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", rmtree)
+        status, said = start(place)
+    assert status == OWN_FAULT
+    assert "error: the set-up failed: Input/output error · " in said
+    assert lacking(place) == "the last set-up did not finish"
+
+
+def test_a_signal_while_a_child_starts_is_not_lost() -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), bootstrap._signals_later():
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.01)  # where Python would run the usual handler
+        reached = True
+    assert reached
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is how a full disk is had")
@@ -471,8 +501,16 @@ def spawn(place: Place, packages: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
+HOLD = "echo x > begun; while [ ! -e go ]; do sleep 0.02; done"  # a pip that takes as long as the test wants
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
 def wait_for(file: Path) -> str:
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 60
     while time.monotonic() < limit:
         if file.exists() and (text := file.read_text()).endswith("\n"):
             return text
@@ -490,14 +528,16 @@ def is_alive(pid: int) -> bool:
 
 
 def test_two_starts_do_one_set_up(place: Place) -> None:
-    first = spawn(place, "echo packages >> log; echo x > begun; sleep 0.5")
+    first = spawn(place, f"echo packages >> log; {HOLD}")
     wait_for(place.root / "begun")
     second = spawn(place, "echo never >> log")
-    said = [process.communicate(timeout=30)[1] for process in (first, second)]
+    assert first_line(second) == "waiting: another start of ol is making .venv\n"
+    (place.root / "go").touch()
+    said = [process.communicate(timeout=60)[1] for process in (first, second)]
     assert (first.returncode, second.returncode) == (PASSED, PASSED)
     assert log(place) == ["venv", "packages", "project"]
     assert "waiting" not in said[0]
-    assert said[1] == "waiting: another start of ol is making .venv\n"
+    assert said[1] == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -505,7 +545,7 @@ def test_ended_half_way(place: Place, number: signal.Signals) -> None:
     process = spawn(place, "echo $$ > pid; sleep 60 & wait")
     pid = int(wait_for(place.root / "pid"))
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED
     last = "interrupted · .venv is unfinished · the next start makes it again"
     assert said.splitlines()[2:] == [last]
@@ -518,7 +558,7 @@ def test_ended_half_way(place: Place, number: signal.Signals) -> None:
 def test_a_pip_that_ignores_the_signal_is_killed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen(sh("trap '' TERM; echo x > begun; sleep 60"), cwd=place.root, process_group=0)
     wait_for(place.root / "begun")
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    before = [(number, signal.getsignal(number)) for number in bootstrap.ENDS]
     monkeypatch.setattr(bootstrap, "PATIENCE", 0.1)
     try:
         bootstrap._stop(child)
@@ -529,29 +569,29 @@ def test_a_pip_that_ignores_the_signal_is_killed(place: Place, monkeypatch: pyte
 
 
 def test_interrupted_while_waiting(place: Place) -> None:
-    first = spawn(place, "echo x > begun; sleep 1")
+    first = spawn(place, HOLD)
     wait_for(place.root / "begun")
     second = spawn(place, "echo never >> log")
-    assert second.stderr is not None
-    assert second.stderr.readline().startswith("waiting")
+    assert first_line(second).startswith("waiting")
     second.send_signal(signal.SIGINT)
-    assert "interrupted" in second.communicate(timeout=30)[1]
+    assert "interrupted" in second.communicate(timeout=60)[1]
     assert second.returncode == INTERRUPTED
-    first.communicate(timeout=30)
+    (place.root / "go").touch()
+    first.communicate(timeout=60)
     assert first.returncode == PASSED, "the other start goes on"
 
 
 def test_a_pip_whose_parent_was_killed_is_waited_for(place: Place) -> None:
-    first = spawn(place, "echo x > begun; sleep 1; echo orphan >> log")
+    first = spawn(place, f"{HOLD}; echo orphan >> log")
     wait_for(place.root / "begun")
     first.kill()
     first.communicate()
     second = spawn(place, "echo packages >> log")
-    said = second.communicate(timeout=30)[1]
+    assert first_line(second) == "waiting: another start of ol is making .venv\n"
+    (place.root / "go").touch()
+    said = second.communicate(timeout=60)[1]
     assert second.returncode == PASSED
-    assert said.startswith(
-        "waiting: another start of ol is making .venv\nthe last set-up did not finish: making"
-    )
+    assert said.startswith("the last set-up did not finish: making")
     assert log(place) == ["venv", "orphan", "venv", "packages", "project"]
 
 

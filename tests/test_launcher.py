@@ -73,11 +73,13 @@ def test_root_is_found_through_links(tree: Place, tmp_path: Path) -> None:
     (tmp_path / "links" / "one").symlink_to("../-two")
     (tmp_path / "-two").symlink_to(tree.root / "practice" / "bin" / "ol")
     (tmp_path / "folder").symlink_to(tree.root)
+    (tmp_path / "bin").symlink_to(tree.root / "practice" / "bin")
     for ol in (
         tmp_path / "links" / "one",
         Path("links/one"),
         Path("-two"),
         tmp_path / "folder" / "practice/bin/ol",
+        tmp_path / "bin" / "ol",
     ):
         shell = subprocess.run(
             ["/bin/sh", "--", str(ol)] if ol == Path("-two") else [ol],

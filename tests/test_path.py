@@ -196,6 +196,11 @@ FAULTS: dict[str, tuple[list[str], int, str]] = {
         2,
         "read has more than a page and a URL",
     ),
+    "read with two URLs": (
+        [row(1, "A.1", "alpha", read="spec/alpha.md https://example.org https://example.net")],
+        2,
+        "read has more than a page and a URL",
+    ),
     "milestone with files": (
         [A, gate(2, "MS-X", "ms_x", files="impl/ms_x.py")],
         3,

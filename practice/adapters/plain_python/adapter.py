@@ -57,7 +57,7 @@ class Adapter:
             if request["hello"].partition(".")[0] != "1" or request["unit"] != "sampling":
                 raise Unsupported(f"format {request['hello']}, unit {request['unit']}")
             self.objects.clear()
-            return {"ok": {}}  # math.exp is the C library's, but nobody has checked which: no libm here
+            return {"ok": {}}  # no libm: whose exp this Python was built with is not known here
         if kind == "observe":
             return {"observed": [self.answer(look) for look in request["observe"]]}
         if kind in ("reset", "bye"):

@@ -171,9 +171,9 @@ def filtered(x: list[float], p: SamplingParams) -> tuple[list[float], list[int]]
                 ids = sorted(walk[:n])  # with the id that crosses; R26: if none does, all stay
                 break
     if p.min_p:
-        q = softmax(x, ids)
-        least = p.min_p * max(q)
-        ids = [i for i, value in zip(ids, q, strict=True) if value >= least]
+        left = softmax(x, ids)
+        least = p.min_p * max(left)
+        ids = [i for i, value in zip(ids, left, strict=True) if value >= least]
     return x, ids
 
 

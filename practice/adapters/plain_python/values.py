@@ -1,4 +1,4 @@
-"""Values of the line protocol as plain Python: a tensor is a dtype, a shape and a tuple of numbers."""
+"""Values of the line protocol as plain Python: a tensor is a dtype, a shape and a list of numbers."""
 
 import base64
 import math
@@ -17,19 +17,22 @@ class Unsupported(Exception):
     """The grader asks for something that this adapter does not have."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tensor:
-    """Row-major numbers of one dtype. Nothing can change it, so it goes back as the bytes that came."""
+    """Numbers of one dtype in row-major order."""
 
     dtype: str
-    shape: tuple[int, ...]
-    numbers: tuple[Any, ...]
-    raw: bytes
+    shape: list[int]
+    numbers: list[Any]
+
+    def sort(self) -> None:
+        """In place, for a vector; cases use it to see whether two results share memory."""
+        self.numbers.sort()
 
 
 def f64(numbers: list[float]) -> Tensor:
     """A vector to answer with."""
-    return Tensor("f64", (len(numbers),), tuple(numbers), struct.pack(f"<{len(numbers)}d", *numbers))
+    return Tensor("f64", [len(numbers)], numbers)
 
 
 def decode(node: Any, build: Callable[[str, dict[str, Any]], Any], objects: dict[str, Any]) -> Any:
@@ -59,7 +62,7 @@ def decode(node: Any, build: Callable[[str, dict[str, Any]], Any], objects: dict
     if dtype not in CODES:
         raise Unsupported(f"the value form {dtype!r}")
     raw, size = base64.b64decode(spec["base64"]), math.prod(spec["shape"])
-    return Tensor(dtype, tuple(spec["shape"]), struct.unpack(f"<{size}{CODES[dtype]}", raw), raw)
+    return Tensor(dtype, spec["shape"], list(struct.unpack(f"<{size}{CODES[dtype]}", raw)))
 
 
 def encode(value: Any, attrs: list[str] | None = None) -> Any:
@@ -71,7 +74,8 @@ def encode(value: Any, attrs: list[str] | None = None) -> Any:
     if isinstance(value, float):
         return {"f64": struct.pack(">d", value).hex()}
     if isinstance(value, Tensor):
-        return {value.dtype: {"shape": list(value.shape), "base64": base64.b64encode(value.raw).decode()}}
+        raw = struct.pack(f"<{len(value.numbers)}{CODES[value.dtype]}", *value.numbers)
+        return {value.dtype: {"shape": value.shape, "base64": base64.b64encode(raw).decode()}}
     if isinstance(value, list):
         return [encode(item, attrs) for item in value]
     if isinstance(value, tuple):
