@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,9 @@ def run(args: list[str]) -> int:
         return NOT_PASSED if args[:1] and args[0] in WARM else PASSED  # nobody has read the verdict
     except OSError as error:
         drop_stdout()
+        what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or error
         place = error.filename or "standard output, or a file of this machine"
-        console.note(f"error: {error.strerror or error} · {place} · this is no verdict on the code: mend it and run again")
+        console.note(f"error: {what} · {place} · this is no verdict on the code: mend it and run again")
         return OWN_FAULT
     finally:
         if _zygote is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.values import COMPARE_KEYS, Array, BadValue, decode, kind_of, show, typed_key, widened
+from grader.values import COMPARE_KEYS, Array, BadValue, decode, described, kind_of, show, typed_key, widened
 from grader.wire import BF16, DTYPES, NAMES, Fields
 
 TOLERANCES = ("ulp", "close", "rel_l2", "dist")
@@ -193,25 +193,40 @@ def settled(value: Any) -> Any:
     return value.item() if isinstance(value, (np.bool_, np.integer, np.float64)) else value
 
 
+def show_want(want: Want | dict[str, str] | None) -> str:
+    match want:
+        case {"raises": kind}:
+            return f"raises {kind}"
+        case Leaf(value, _):
+            return show(value)
+        case Seq(items):
+            return "[" + ", ".join(show_want(w) for w in items) + "]"
+        case Attrs(fields):
+            return "an object with " + ", ".join(f"{k}={show_want(w)}" for k, w in fields.items())
+        case Keys(items):
+            return "{" + ", ".join(f"{k}: {show_want(w)}" for k, w in items.items()) + "}"
+    return "a value"
+
+
 def compare(want: Want, got: Any, where: str = "return", labels: Labels | None = None) -> Difference | None:
     """The first difference, or None if there is none."""
     labels = labels or Labels()
     match want:
         case Seq(items):
             if not isinstance(got, (list, tuple)) or len(got) != len(items):
-                return Difference(where, f"a sequence of {len(items)}", f"{kind_of(got)} {show(got)}".strip())
+                return Difference(where, f"a sequence of {len(items)} {show_want(want)}", described(got))
             parts = ((f"{where}[{i}]", w, g) for i, (w, g) in enumerate(zip(items, got, strict=True)))
         case Attrs(fields):
             if not isinstance(got, Fields):
-                return Difference(where, f"an object with {', '.join(fields)}", kind_of(got))
+                return Difference(where, show_want(want), described(got))
             for name in fields:
                 if name not in got.fields:
-                    return Difference(f"{where}.{name}", "a value", f"no attribute {name}")
+                    return Difference(f"{where}.{name}", show_want(fields[name]), "no such attribute")
             parts = ((f"{where}.{name}", w, got.fields[name]) for name, w in fields.items())
         case Keys(items):
             got = got.fields if isinstance(got, Fields) else got
             if not isinstance(got, dict):
-                return Difference(where, f"a dict with {', '.join(map(str, items))}", kind_of(got))
+                return Difference(where, f"a dict {show_want(want)}", described(got))
             if set(got) != set(items):
                 missing = [str(k) for k in items if k not in got]
                 extra = [str(k) for k in got if k not in items]
@@ -237,7 +252,7 @@ def compare_leaf(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> D
     if cmp.kind in UNORDERED:
         return _unordered(want, cmp, got, where, labels)
     if _kind(want) != _kind(got):
-        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", OTHER_KIND)
+        return Difference(where, described(want), described(got), OTHER_KIND)
     if isinstance(want, (np.ndarray, np.generic, float)):
         return compare_numbers(np.asarray(want), cmp, np.asarray(got), where, isinstance(want, np.ndarray))
     # Exact kinds from here: bool, int, text, bytes, null.
@@ -317,7 +332,9 @@ def _report(
             notes.append(f"allowed {cmp.max:g} ulp")
     pair = [x.reshape(-1)[at] for x in (want, got)]
     texts = [show(x) for x in pair]
-    if texts[0] == texts[1]:  # two NaNs under `bits`
+    if pair[0].tobytes() == pair[1].tobytes():
+        notes.append("NaN is refused")
+    elif texts[0] == texts[1]:  # two NaNs under `bits`
         texts = [f"{text} 0x{x.tobytes()[::-1].hex()}" for text, x in zip(texts, pair, strict=True)]
     return Difference(
         place, texts[0], texts[1], ", ".join(notes),
@@ -357,7 +374,7 @@ def _unordered(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> Dif
     a, b = _items(want), _items(got)
     sequences = isinstance(want, (list, tuple)) and isinstance(got, (list, tuple))
     if a is None or b is None or not (sequences or _kind(want) == _kind(got)):
-        return Difference(where, f"{kind_of(want)} {show(want)}", f"{kind_of(got)} {show(got)}", OTHER_KIND)
+        return Difference(where, described(want), described(got), OTHER_KIND)
     if cmp.kind == "labels":
         ok = len(a) == len(b) and all(x[0] is y[0] and labels.same(x, y) for x, y in zip(a, b, strict=True))
         return None if ok else Difference(where, show(want), show(got), "not equal up to one renaming")

@@ -6,13 +6,15 @@ Not Hypothesis: its example i depends on the examples before it (spec/decisions.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 Ask = TypeVar("Ask")
 Told = TypeVar("Told")
 GOLDEN = 0x9E3779B97F4A7C15
+RUNS = (32, 8, 4, 2, 1)
 M64, M32 = (1 << 64) - 1, (1 << 32) - 1
 
 
@@ -90,31 +92,44 @@ def shuffled(items: list[str], seed: int) -> list[str]:
     return out
 
 
-def smaller(choices: list[int]) -> Iterator[list[int]]:
-    """Edits that make a list of choices simpler: delete a run, zero, halve, step down."""
-    for size in (32, 8, 4, 2, 1):
-        for start in range(len(choices) - size, -1, -size):
-            yield choices[:start] + choices[start + size :]
-    for i, choice in enumerate(choices):
-        for less in dict.fromkeys((0, choice // 2, choice - 1)):
-            if 0 <= less < choice:
-                yield [*choices[:i], less, *choices[i + 1 :]]
+class Spent(Exception):
+    """No tries or no time left."""
 
 
 def shrink(
     choices: list[int], still_fails: Callable[[list[int]], Generator[Ask, Told, bool]],
     tries: int = 200, seconds: float = 2.0,
 ) -> Generator[Ask, Told, list[int]]:  # fmt: skip
-    """The simplest failing choices found in the given tries and time; `still_fails` may talk to a worker."""
+    """The simplest failing choices found in the given tries and time; `still_fails` may talk to a worker.
+
+    Rounds of edits until one changes nothing: delete runs from the end, then make each choice zero or, by
+    halving the distance, as small as it can be.
+    """
     until, best = time.monotonic() + seconds, choices
-    improved = True
-    while improved:
-        improved = False
-        for candidate in smaller(best):
-            if tries == 0 or time.monotonic() > until:
-                return best
-            tries -= 1
-            if (yield from still_fails(candidate)):
-                best, improved = candidate, True
-                break
+
+    def fails(candidate: list[int]) -> Generator[Ask, Told, bool]:
+        nonlocal tries, best
+        if tries == 0 or time.monotonic() > until:
+            raise Spent
+        tries -= 1
+        if (yield from still_fails(candidate)):
+            best = candidate
+            return True
+        return False
+
+    with contextlib.suppress(Spent):
+        before: list[int] = []
+        while before != best:
+            before = best
+            for size in RUNS:
+                for start in range(len(best) - size, -1, -size):
+                    yield from fails(best[:start] + best[start + size :])
+            for i in range(len(best)):
+                least, most = 0, best[i]  # `most` fails; what is below `least` does not, as far as is known
+                while least < most:
+                    middle = (least + most) // 2 if least else 0
+                    if (yield from fails([*best[:i], middle, *best[i + 1 :]])):
+                        most = middle
+                    else:
+                        least = middle + 1
     return best

@@ -11,7 +11,19 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grader.compare import Attrs, Cmp, Difference, Keys, Labels, Leaf, Seq, Want, compare, want_of, want_value
+from grader.compare import (
+    Attrs,
+    Cmp,
+    Difference,
+    Keys,
+    Labels,
+    Seq,
+    Want,
+    compare,
+    show_want,
+    want_of,
+    want_value,
+)  # fmt: skip
 from grader.fixtures import Case, Unit
 from grader.session import Answer, Raised
 from grader.values import decode, show
@@ -31,12 +43,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a wrong answer was, for diagnosis: the step, and the value or the kind raised."""
+    """What a wrong answer was, for diagnosis: where it came, and the value or the kind raised."""
 
     step: int
-    what: str  # return, state <name>, after <name>, args <name>, raises
+    what: str  # return, state <name>, after <name>, args.<name>, raises
     value: Any
     cmp: Want | None = None
+    run: int = 0  # which run of a property, before shrinking
 
 
 @dataclass(slots=True)
@@ -80,6 +93,7 @@ class Context:
 
     unit: Unit
     case: Case
+    shrinking: bool = True
     labels: Labels = field(default_factory=Labels)
     files: set[str] = field(default_factory=set)
 
@@ -100,11 +114,11 @@ class Context:
         return Stop(self.verdict(outcome, text, **more))
 
 
-def judge(unit: Unit, case: Case) -> Judge:
-    """The verdict on one case."""
+def judge(unit: Unit, case: Case, shrinking: bool = True) -> Judge:
+    """The verdict on one case; a failing property is shrunk unless nobody will read it."""
     from grader import properties
 
-    context = Context(unit, case)
+    context = Context(unit, case, shrinking)
     try:
         yield Request({"reset": True}, context.limit_s)
         yield from build_objects(context)
@@ -142,7 +156,11 @@ def construct(
     message = {**message_of("new", name, context.decode(args)), "save": key}
     answer = yield Request(message, context.limit_s)
     if answer.kind != "ok":
-        raise unexpected(context, answer, f"{name}(..)", 0)
+        stop = unexpected(context, answer, f"{name}(..)", 0)
+        if stop.verdict.outcome == "raised":
+            stop.verdict.text = f"an object could not be built: {stop.verdict.text}"
+            stop.verdict.difference = None
+        raise stop
     note_file(context, name, answer)
 
 
@@ -216,21 +234,6 @@ def raise_text(raised: Raised) -> str:
     return text
 
 
-def show_want(want: Want | dict[str, str] | None) -> str:
-    match want:
-        case {"raises": kind}:
-            return f"raises {kind}"
-        case Leaf(value, _):
-            return show(value)
-        case Seq(items):
-            return "[" + ", ".join(show_want(w) for w in items) + "]"
-        case Attrs(fields):
-            return "an object with " + ", ".join(f"{k}={show_want(w)}" for k, w in fields.items())
-        case Keys(items):
-            return "{" + ", ".join(f"{k}: {show_want(w)}" for k, w in items.items()) + "}"
-    return "a value"
-
-
 def is_kind(unit: Unit, raised: Raised, kind: str) -> bool:
     declared = unit.errors.get(kind)
     return raised.is_a(declared["python"].rpartition(".")[2] if declared else kind)
@@ -275,7 +278,7 @@ def check_unchanged(
         difference = compare(want_value(before, Cmp("bits")), after, f"args.{name}")
         if difference is not None:
             difference = replace(difference, note="changed by the call")
-            evidence = Evidence(index, f"args {name}", after, want_value(after, Cmp("bits")))
+            evidence = Evidence(index, f"args.{name}", after, want_value(after, Cmp("bits")))
             raise context.stop("fail", step=step, difference=difference, evidence=evidence)
 
 
@@ -306,7 +309,7 @@ def judge_call(context: Context) -> Judge:
     if answer.kind == "return":
         check_unchanged(context, args, answer, raw.get("mutates", []), name, 0)
         for arg, node in expect.get("args", {}).items():
-            check_value(context, context.want(node), answer.args.get(arg), f"args {arg}", name, 0)
+            check_value(context, context.want(node), answer.args.get(arg), f"args.{arg}", name, 0)
     for key, look in expect.get("after", {}).items():
         yield from check_after(context, key, look, name)
     return context.verdict("pass", policy=policy)

@@ -69,7 +69,7 @@ class Bench:
     def runner(self, replace: dict[str, str] | None = None) -> Runner:
         tree = Tree(self.unit.root, kind="reference")
         base = bundle(tree, self.unit.root, [module_of(f) for f in self.unit.stage.files])
-        return Runner(self.unit, self.workers.opener(base, replace), self.workers.opener(base))
+        return Runner(self.unit, self.workers.opener(base, replace), self.workers.opener(base), shrinking=False)
 
     def run(self, cases: list[Case], replace: dict[str, str] | None = None, twice: bool = False) -> UnitRun:
         return self.runner(replace).run(cases, twice)

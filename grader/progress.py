@@ -35,7 +35,7 @@ PRAGMA user_version = 1;
 
 def sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"  # a pipe would wait
     except OSError:
         return "missing"
 
@@ -145,7 +145,7 @@ class Progress:
         text = str(error)
         if "full" in text:
             return OwnFault("the disk is full", str(self.file), "free some space; nothing was recorded")
-        return OwnFault(f"cannot use the progress database: {text}", str(self.file), "check the folder's permissions")
+        return OwnFault(f"cannot use the progress database: {text}", str(self.file), "check the space and the permissions there")
 
     def execute(self, sql: str, *values: Any, write: bool = False) -> list[tuple[Any, ...]]:
         db = self.db(write)

@@ -67,8 +67,11 @@ def judge_property(context: Context) -> Judge:
         chooser = Chooser(seed, i)
         outcome = yield from attempt(context, chooser)
         if outcome is not None:
+            evidence = outcome[0].evidence
             verdict, shown = yield from shrunk(context, attempt, chooser.choices, outcome)
             verdict.counterexample = shown
+            # Diagnosis compares the input as it was drawn: on the smallest one too many mistakes agree.
+            verdict.evidence = evidence and replace(evidence, run=i)
             verdict.text = f"run {i} of {runs}, seed {seed}" + (f": {verdict.text}" if verdict.text else "")
             return verdict
     return context.verdict("pass")
@@ -90,7 +93,7 @@ def shrunk(
         best[0] = outcome
         return True
 
-    if first[0].outcome in ("fail", "raised"):
+    if context.shrinking and first[0].outcome in ("fail", "raised"):
         yield from shrink(choices, still_fails)
     return best[0]
 
@@ -329,7 +332,3 @@ def judge_like(
         evidence = Evidence(index, what, answer.value, want)
         raise context.stop("fail", step=label, difference=difference, evidence=evidence)
 
-
-def concrete(context_case: Any, counterexample: dict[str, Any]) -> Any:
-    """The counterexample as a Case, for diagnosis to replay."""
-    return replace(context_case, id=counterexample["id"], raw=counterexample)

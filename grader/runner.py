@@ -83,8 +83,11 @@ class Shared:
 class Runner:
     """Runs cases of one unit on sessions that `opener` opens; `reference` answers `same_as: reference`."""
 
-    def __init__(self, unit: Unit, opener: Opener, reference: Opener | None = None, jobs: int = 0) -> None:
+    def __init__(
+        self, unit: Unit, opener: Opener, reference: Opener | None = None, jobs: int = 0, shrinking: bool = True
+    ) -> None:
         self.unit, self.opener, self.reference = unit, opener, reference
+        self.shrinking = shrinking
         self.jobs = jobs or min(2, os.cpu_count() or 1)
 
     def run(
@@ -187,7 +190,7 @@ class Runner:
             with Reference(self.reference, self.unit.name) as reference:
                 for case in cases:
                     at_work = case
-                    verdict = drive(judge(self.unit, case), session, reference, shared.limit_scale)
+                    verdict = drive(judge(self.unit, case, self.shrinking), session, reference, shared.limit_scale)
                     verdict.output = session.output()
                     verdicts[case.id] = self.whose(verdict, session)
             names = session.close()

@@ -399,6 +399,12 @@ def kind_of(value: Any) -> str:
     return type(value).__name__
 
 
+def described(value: Any) -> str:
+    """The kind of a value and the value, where one of another kind was due."""
+    kind = kind_of(value)
+    return kind if value is None or isinstance(value, Opaque) else f"{kind} {show(value)}"
+
+
 def show(value: Any, limit: int = 160) -> str:
     """A value for a person: numbers in full, long arrays by their kind and their first values."""
     match value:
@@ -406,6 +412,7 @@ def show(value: Any, limit: int = 160) -> str:
             array = np.asarray(value)
             values = listed(array)
             text = str(values).replace("'", "")
+            text = text.lower() if array.dtype == np.bool_ else text
             return text if len(text) <= limit else f"{kind_of(value)} {text[: limit - 1]}…"
         case float():
             return str(word(float(value)))

@@ -167,10 +167,10 @@ def _encode_compound(
         case Fields(name, fields):
             return {"object": name, "fields": {k: inner(v) for k, v in fields.items()}}
     names = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "_fields", None)
-    if attrs:
-        return {"object": kind.__name__, "fields": {a: inner(getattr(value, a)) for a in attrs if hasattr(value, a)}}
-    if names is not None and not issubclass(kind, type):
-        return {"object": kind.__name__, "fields": {n: inner(getattr(value, n)) for n in names if n[:1] != "_"}}
+    if names is not None or (attrs and not issubclass(kind, (tuple, list, dict, set, frozenset))):
+        # The attributes asked for, of an object anywhere in the answer; a container inside stays one.
+        seen = [n for n in names or () if n[:1] != "_"] + [a for a in attrs if hasattr(value, a)]
+        return {"object": kind.__name__, "fields": {n: inner(getattr(value, n)) for n in dict.fromkeys(seen)}}
     if issubclass(kind, tuple):
         return {"tuple": [inner(item) for item in tuple.__iter__(value)]}
     if issubclass(kind, list):

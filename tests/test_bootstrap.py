@@ -330,8 +330,10 @@ def test_stopped_while_clearing(place: Place, monkeypatch: pytest.MonkeyPatch) -
 
     start(place)
     place.lock.write_text(LOCK + "gamma==1\n")
+    as_listed = Path.iterdir
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", rmtree)
+        patch.setattr(Path, "iterdir", lambda folder: iter(sorted(as_listed(folder))))
         status, said = start(place)
     assert status == OWN_FAULT
     assert "error: the set-up failed: Input/output error · " in said

@@ -132,6 +132,25 @@ def test_the_best_python_is_taken(tree: Place, pythons: dict[str, int], chosen: 
     assert launch(tree).stdout.startswith(f"set-up by {chosen}\n")
 
 
+@pytest.mark.parametrize(
+    ("version", "answer"),
+    [((2, 7), 9), ((3, 10), 9), ((3, 11), 0), ((3, 14), 0), ((3, 15), 8), ((4, 0), 8)],
+)
+def test_the_probe(version: tuple[int, int], answer: int) -> None:
+    probe = (ROOT / "practice" / "bin" / "ol").read_text().split("probe='")[1].split("'")[0]
+    pretend = f"import sys; sys.version_info = {(*version, 0)}\n"
+    assert subprocess.run([sys.executable, "-I", "-c", pretend + probe]).returncode == answer
+
+
+def test_the_probe_asks_for_venv() -> None:
+    probe = (ROOT / "practice" / "bin" / "ol").read_text().split("probe='")[1].split("'")[0]
+    for module in ("venv", "ensurepip"):
+        pretend = (
+            f"import importlib.util as u; u.find_spec = lambda name: None if name == '{module}' else u\n"
+        )
+        assert subprocess.run([sys.executable, "-I", "-c", pretend + probe]).returncode == 8
+
+
 def test_no_python(tree: Place) -> None:
     tree.lock_mark.unlink()
     script(tree.root / "tools" / "python3", probing(9, "python3"))
