@@ -46,6 +46,10 @@ def cover_unit(stage: Stage, root: Path) -> dict[str, Any]:
 
 
 def field_cases(page: Path) -> set[str]:
-    """The field cases that the page's table names."""
-    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
-    return {match[1] for line in rows if (match := re.match(r"\| ([A-Z][0-9]{2}) ", line))}
+    """The field cases that the page's table names: the one whose first column is headed `case`."""
+    found, inside = set(), False
+    for line in page.read_text().splitlines():
+        inside = line.startswith("|") and (inside or line.startswith("| case |"))
+        if inside and (match := re.match(r"\| ([A-Z][0-9]{2}) ", line)):
+            found.add(match[1])
+    return found

@@ -85,15 +85,15 @@ class Unit:
     hints: dict[str, list[str]]
     errors: dict[str, Any]
     sha256: str
+    dir: Path = field(init=False)
     _oracle: ModuleType | None = None
 
     @property
     def name(self) -> str:
         return self.stage.unit
 
-    @property
-    def dir(self) -> Path:
-        return self.root / "fixtures" / self.stage.unit
+    def __post_init__(self) -> None:
+        self.dir = self.root / "fixtures" / self.stage.unit
 
     def case(self, id: str) -> Case | None:
         return next((case for case in self.cases if case.id == id), None)

@@ -116,15 +116,16 @@ def check_target(target: Path, course: Path) -> None:
         raise UsageError("this is a workspace already", str(target), "ol restore ID puts the stub of a unit there")
     if around is not None:
         raise UsageError(f"inside another workspace, {around}", str(target), "choose a folder outside it")
+    for folder in (target.parent, target):
+        if os.path.exists(folder) and not os.path.isdir(folder):
+            raise UsageError("not a folder", str(folder), "choose another name")
+    if not os.path.isdir(target.parent):
+        fix = f"make it first: mkdir -p {shlex.quote(str(target.parent))}"
+        raise UsageError("no such folder", str(target.parent), fix)
     try:
         names = sorted(set(os.listdir(target)) - MAY_HOLD)
     except FileNotFoundError:
-        if not target.parent.is_dir():
-            fix = f"make it first: mkdir -p {shlex.quote(str(target.parent))}"
-            raise UsageError("no such folder", str(target.parent), fix) from None
         return
-    except NotADirectoryError:
-        raise UsageError("not a folder", str(target), "choose another name") from None
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", str(target), "choose another folder") from None
     if names:
@@ -136,7 +137,7 @@ def contents(course: Path, stages: Sequence[Stage]) -> dict[str, bytes]:
     """Every file of a workspace by its relative path."""
     units = [stage for stage in stages if not stage.is_milestone and built(stage, course)]
     if not units:
-        raise OwnFault("no unit of this course is built, so there is nothing to write", str(course / "path.tsv"))
+        raise OwnFault("no unit of this course is built", str(course / "path.tsv"), "there is nothing to write yet")
     files = {file: text for stage in units for file, text in stubs(course, stage).items()}
     files |= given(course)
     module = module_of(units[0].files[0])
@@ -186,7 +187,8 @@ def make(target: Path, files: Mapping[str, bytes]) -> None:
             path = beside / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
-        (beside / "ol").chmod((beside / "ol").stat().st_mode | 0o111)
+        mode = (beside / "ol").stat().st_mode
+        (beside / "ol").chmod(mode | (mode & 0o444) >> 2)  # who may read it may run it
         if inside:
             tops = sorted({name.partition("/")[0] for name in files} - {workspace.CONFIG})
             for name in (*tops, workspace.CONFIG):  # ol.toml last: until then the folder is no workspace

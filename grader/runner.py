@@ -306,8 +306,13 @@ def drive(judged: Judge, session: Session, reference: Reference, scale: float = 
         while True:
             if request.who == "reference":
                 answer = reference.request(request.message, request.limit_s * scale)
+            elif "reset" in request.message and not session.holds_objects:
+                answer = Answer("ok")
             else:
                 answer = ask(session, request.message, request.limit_s * scale)
+                session.holds_objects = "reset" not in request.message and (
+                    session.holds_objects or "save" in request.message
+                )
             request = judged.send(answer)
     except StopIteration as stop:
         verdict: Verdict = stop.value

@@ -93,6 +93,7 @@ class Session(Protocol):
 
     libm: str | None
     bundle: Bundle | None
+    holds_objects: bool  # whether there is anything to reset
 
     def request(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> Answer: ...
     def output(self) -> str: ...
@@ -235,6 +236,7 @@ class ForkSession:
         self.zygote, self.pid, self.channel, self.output_fd = zygote, pid, channel, output
         self.bundle: Bundle | None = bundle
         self.libm: str | None = "system"
+        self.holds_objects = False
         self.seq = 0
         self.text = bytearray()
         self.open = True

@@ -188,7 +188,7 @@ def _from_file(dtype: str, spec: dict[str, Any], shape: list[int], data: Path | 
             array = np.asarray(archive[member])
     except KeyError:
         raise BadValue(f"file {name} has no array {member!r}") from None
-    except (ValueError, TypeError, AttributeError, OSError, zipfile.BadZipFile):
+    except (ValueError, TypeError, AttributeError, EOFError, OSError, zipfile.BadZipFile):
         raise BadValue(f"file {name} is not an .npz of plain arrays") from None
     if NAMES.get(array.dtype) != dtype or list(array.shape) != shape:
         raise BadValue(f"file {name}#{member} is {array.dtype}{list(array.shape)}, not {dtype}{shape}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import build, strict_yaml
+from grader import build, strict_yaml, values
 from grader.draw import Chooser
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "sampling"
@@ -311,36 +311,66 @@ def requests(n: int) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.slow
-def test_transformers_keeps_the_same_ids() -> None:
-    """In the same order of steps, for float64 scores.
-
-    Its rules differ at ties and exact hits, which do not occur here: TopK keeps every logit equal to the
-    k-th, TopP cuts by the tail mass, in the order of its sort.
-    """
+def transformed(logits: Any, p: Any, ids: list[int]) -> Any:
+    """The scores that transformers' processors make of float64 logits, in the order of the page."""
     torch = pytest.importorskip("torch")
     process = pytest.importorskip("transformers.generation.logits_process")
+    scores, seen = torch.tensor(logits.astype(np.float64))[None], torch.tensor([ids], dtype=torch.long)
+    if ids:
+        scores = process.RepetitionPenaltyLogitsProcessor(float(p.repetition_penalty))(seen, scores)
+    steps: list[Any] = [process.TemperatureLogitsWarper(float(p.temperature))]
+    if p.top_k:
+        steps.append(process.TopKLogitsWarper(p.top_k))
+    if p.top_p < 1:
+        steps.append(process.TopPLogitsWarper(p.top_p))
+    if p.min_p:
+        steps.append(process.MinPLogitsWarper(p.min_p))
+    for step in steps:
+        scores = step(seen, scores)
+    return scores[0]
+
+
+@pytest.mark.slow
+def test_transformers_keeps_the_same_ids() -> None:
+    """Its rules differ at ties and exact hits, which do not occur here.
+
+    TopK keeps every logit equal to the k-th, TopP cuts by the tail mass, in the order of its sort.
+    """
     for given in requests(200):
-        p = given["p"]
-        steps: list[Any] = [process.RepetitionPenaltyLogitsProcessor(p["repetition_penalty"])]
-        steps.append(process.TemperatureLogitsWarper(p["temperature"]))
-        if p["top_k"]:
-            steps.append(process.TopKLogitsWarper(p["top_k"]))
-        if p["top_p"] < 1:
-            steps.append(process.TopPLogitsWarper(p["top_p"]))
-        if p["min_p"]:
-            steps.append(process.MinPLogitsWarper(p["min_p"]))
-        scores = torch.tensor(given["logits"].astype(np.float64))[None]
-        ids = torch.tensor([[*given["prompt"], *given["history"]]], dtype=torch.long)
-        for i, step in enumerate(steps):
-            if i or ids.numel():
-                scores = step(ids, scores)
-        arguments = (given["logits"], params(**p), given["history"], given["prompt"])
+        p = params(**given["p"])
+        scores = transformed(given["logits"], p, [*given["prompt"], *given["history"]])
+        arguments = (given["logits"], p, given["history"], given["prompt"])
         # The proof refuses a near tie, where the peer could differ.
         ours = oracle.Oracle(oracle.Prover("a request of the test")).process_logits(*arguments)
-        assert ours.tolist() == scores[0].tolist()
+        assert ours.tolist() == scores.tolist()
         q = unit.sampling_distribution(*arguments)
-        assert q.tolist() == pytest.approx(torch.softmax(scores[0], -1).tolist(), rel=1e-13)
+        assert q.tolist() == pytest.approx(scores.softmax(-1).tolist(), rel=1e-13)
+
+
+@pytest.mark.slow
+def test_cases_that_name_transformers_agree_with_it() -> None:
+    named = [case for _, case in cases() if "hf" in case["oracle"]]
+    assert len(named) >= 10
+    for case in named:
+        args, want = build.plain_case(case, FOLDER)["args"], values.decode(case["expect"]["return"])
+        scores = transformed(args["logits"], params(**args["p"]["args"]), [])
+        assert scores.tolist() == want.tolist(), case["id"]
+
+
+def test_cases_that_name_scipy_agree_with_it() -> None:
+    special, stats = pytest.importorskip("scipy.special"), pytest.importorskip("scipy.stats")
+    named = [case for _, case in cases() if "scipy" in case["oracle"]]
+    assert len(named) >= 7
+    for case in named:
+        args, want = build.plain_case(case, FOLDER)["args"], values.decode(case["expect"]["return"])
+        p = params(**args["p"]["args"])
+        assert p == params(temperature=p.temperature, top_k=p.top_k)  # nothing that scipy has no word for
+        scores = args["logits"].astype(np.float64) / p.temperature
+        if p.top_k:
+            scores[np.argsort(-scores)[p.top_k :]] = -np.inf
+        q = special.softmax(scores)
+        got = float(stats.entropy(q)) if case["call"] == "sampled_entropy" else q
+        assert np.asarray(got).tolist() == pytest.approx(np.asarray(want).tolist(), rel=1e-14), case["id"]
 
 
 @pytest.mark.slow
@@ -446,14 +476,14 @@ def test_clear_decisions_need_none(logits: Any, fields: dict[str, Any], u: float
 def test_high_precision_agrees_with_mpmath() -> None:
     mpmath = pytest.importorskip("mpmath")
     given = requests(1)[0]
-    values = [x / 0.7 for x in given["logits"].astype(float).tolist()]
+    tempered = [x / 0.7 for x in given["logits"].astype(float).tolist()]
     import decimal
 
     with decimal.localcontext(prec=oracle.DIGITS), mpmath.workdps(oracle.DIGITS):
-        exponentials, exact = oracle.Prover("a").exponentials(values, range(len(values)))
+        exponentials, exact = oracle.Prover("a").exponentials(tempered, range(len(tempered)))
         assert not exact
         for i, x in exponentials.items():
-            other = mpmath.exp(mpmath.mpf(values[i] - max(values)))
+            other = mpmath.exp(mpmath.mpf(tempered[i] - max(tempered)))
             assert abs(mpmath.mpf(str(x)) / other - 1) < mpmath.mpf(10) ** (3 - oracle.DIGITS)
 
 
@@ -569,8 +599,8 @@ def test_generic_draws_show_another_order_of_sums() -> None:
     for i in range(100):
         request = oracle.request_of(oracle.generic_request(Chooser(6, i)))
         assert 48 <= len(request.values) <= 500
-        values = [x / request.p.temperature for x in request.values]
-        e = [math.exp(x - max(values)) for x in values]
+        tempered = oracle.run(request).tempered
+        e = [math.exp(x - max(tempered)) for x in tempered]
         seen += math.fsum(e) != oracle.ascending_sum(e)
     assert seen > 60
 
