@@ -45,7 +45,7 @@ def run(args: list[str]) -> int:
         return error.exit_code
     except click.exceptions.UsageError as error:
         where = error.ctx.command_path if error.ctx else "ol"
-        what = error.format_message().rstrip(".")
+        what = error.format_message().rstrip(".").replace(". Did you mean", ", did you mean")
         console.note(console.typed(f"error: {what[:1].lower()}{what[1:]} · {where} · see {where} --help"))
         return USAGE
     except click.exceptions.Abort:  # click's form of Ctrl-C
@@ -55,7 +55,8 @@ def run(args: list[str]) -> int:
         return NOT_PASSED if args[:1] and args[0] in WARM else PASSED  # nobody has read the verdict
     except OSError as error:
         drop_stdout()
-        what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "the disk is full" if full else error.strerror or str(error)
         place = error.filename or "standard output, or a file of this machine"
         console.note(f"error: {what} · {place} · this is no verdict on the code: mend it and run again")
         return OWN_FAULT
@@ -141,7 +142,7 @@ def verbs() -> Any:
     @click.argument("name", metavar="ID", shell_complete=ids)
     @json_option
     def hint(name: str, as_json: bool) -> int:
-        """The next hint for what failed last; one more after each new attempt."""
+        """The next hint for what failed last; each attempt earns one more."""
         from grader import hints
 
         return hints.hint(name, as_json)
@@ -201,7 +202,9 @@ def verbs() -> Any:
 
     @author.command()
     @click.argument("names", metavar="[ID]...", nargs=-1, shell_complete=ids)
-    @click.option("--check", "only_check", is_flag=True, help="Change nothing; exit 1 if a file would change.")
+    @click.option(
+        "--check", "only_check", is_flag=True, help="Change nothing; exit 1 if a file would change."
+    )
     @json_option
     def build(names: tuple[str, ...], only_check: bool, as_json: bool) -> int:
         """Recompute expected values with the oracle and write them into the fixtures."""

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from grader.session import Zygote
 
 
-def grader_of(place: Place, stages: Sequence[Stage], options: Options, zygote: Zygote | None, bar: console.Bar) -> Grader:
+def grader_of(
+    place: Place, stages: Sequence[Stage], options: Options, zygote: Zygote | None, bar: console.Bar
+) -> Grader:
     from grader.runner import Workers
 
     check_map(place, stages)
@@ -40,18 +42,22 @@ def grader_of(place: Place, stages: Sequence[Stage], options: Options, zygote: Z
 
 def check_map(place: Place, stages: Sequence[Stage]) -> None:
     """A name map for a module that the course does not have would change nothing, without a word."""
-    known = [f"impl.{name}" for name in GIVEN] + [module_of(f) for s in stages for f in s.files if f.endswith(".py")]
+    known = [f"impl.{name}" for name in GIVEN] + [
+        module_of(f) for s in stages for f in s.files if f.endswith(".py")
+    ]
     for ours, _ in place.tree.map:
         if ours not in known:
-            from grader.check import near
+            from grader.check_values import near
 
             where = f"{place.tree.root / CONFIG}, [map]"
-            raise UsageError(f"{ours} is no module of this course" + near(ours, known), where, "mend that line")
+            raise UsageError(
+                f"{ours} is no module of this course" + near(ours, known), where, "mend that line"
+            )
 
 
-def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases: tuple[str, ...], seed: int | None,
-          ref_deps: bool, fresh: bool, twice: bool, adapter: str | None, verbose: bool, impl: str | None,
-          as_json: bool) -> int:  # fmt: skip
+def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases: tuple[str, ...],
+          seed: int | None, ref_deps: bool, fresh: bool, twice: bool, adapter: str | None, verbose: bool,
+          impl: str | None, as_json: bool) -> int:  # fmt: skip
     place = here(Path.cwd(), impl)
     stages = read_path(place.course / "path.tsv")
     chosen = [find(stages, name) for name in names]
@@ -62,14 +68,20 @@ def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases
     chosen = list(dict.fromkeys(chosen))
     if not chosen:
         state = learn.states(place, stages)
-        waiting = (s for s in stages if state.get(s.id) not in (None, "pass", "not built"))  # on what is not built
+        waiting = (
+            s for s in stages if state.get(s.id) not in (None, "pass", "not built")
+        )  # on what is not built
         stage = learn.next_stage(stages, state) or next(waiting, None)
         if stage is None:
             return nothing_left(place, stages, state, as_json)
         chosen = [stage]
     milestones = [s for s in chosen if s.is_milestone]
     if milestones and len(chosen) > 1:
-        raise UsageError("a gate and other ids at once", "ol check", f"ol gate {milestones[0].id} grades the units of that gate")
+        raise UsageError(
+            "a gate and other ids at once",
+            "ol check",
+            f"ol gate {milestones[0].id} grades the units of that gate",
+        )
     if milestones:
         return gate(zygote, milestones[0].id, fresh, impl, as_json)
     options = Options(
@@ -95,7 +107,7 @@ def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases
     if options.partial:
         console.note(f"note  not recorded: {why_partial(options)}")
     if place.tree.kind == "reference":
-        console.note("note  this was the repository's own impl, the reference: no workspace (ol.toml) here or above")
+        console.note("note  this was the reference, the repository's own impl: no ol.toml here or above")
     if grader.progress.note:
         console.note(f"note  {grader.progress.note}")
     return PASSED if outcome == "pass" else NOT_PASSED
@@ -109,13 +121,15 @@ def why_partial(options: Options) -> str:
         return "the reference may have stood in for needed units"
     if options.cases:
         return "only some cases were run"
-    return "properties were drawn from another seed" if options.seed is not None else "--impl shows a verdict, no more"
+    if options.seed is not None:
+        return "properties were drawn from another seed"
+    return "--impl shows a verdict, no more"
 
 
 def nothing_left(place: Place, stages: Sequence[Stage], state: dict[str, str], as_json: bool) -> int:
     """Every built unit has a pass already; where none is built there is nothing to pass."""
     outcome = "pass" if "pass" in state.values() else "not built"
-    follow = learn.next_command(place, stages, state)
+    follow = learn.next_command(stages, state)
     if as_json:
         console.emit(report.document("check", outcome, [], next=follow))
     elif outcome == "pass":
@@ -140,13 +154,15 @@ def follow_up(place: Place, stages: Sequence[Stage], grader: Grader, reports: li
             return f"{name} learn"
         if any(case.get("step") == "import" for case in unit["cases"]):
             return f"mend it, then {name} check {unit['id']}"
-        has_hint = unit.get("mistake", {}).get("hint") or any(c.get("hints") for c in unit["cases"] if c["outcome"] in FAILS)
+        has_hint = unit.get("mistake", {}).get("hint") or any(
+            c.get("hints") for c in unit["cases"] if c["outcome"] in FAILS
+        )
         return f"{name} {'hint' if has_hint else 'spec'} {unit['id']}, then {name} check {unit['id']}"
     if grader.options.partial:
         return f"{name} check {' '.join(unit['id'] for unit in reports)}"
     state = learn.states(place, stages) | {u["id"]: u["outcome"] for u in reports}
     grader.progress.close()
-    return learn.next_command(place, stages, state)
+    return learn.next_command(stages, state)
 
 
 def gate(zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_json: bool) -> int:
@@ -156,7 +172,7 @@ def gate(zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_jso
     stages = read_path(place.course / "path.tsv")
     known = gates.read_gates(place.course)
     gates.check_gates(known, stages)
-    wanted = next((id for id in known if id.lower() == name.lower()), name)
+    wanted = next((gate for gate in known if gate.lower() == name.lower()), name)
     options = Options(place.tree, fresh=fresh, twice=True, record=place.tree.kind != "folder")
     with console.Bar() as bar:
         grader = grader_of(place, stages, options, zygote, bar)
@@ -180,7 +196,10 @@ def gate(zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_jso
 def gate_lines(gate: dict[str, Any], units: list[dict[str, Any]]) -> list[str]:
     word = "PASSED" if gate["outcome"] == "pass" else "NOT PASSED"
     passed = sum(u["outcome"] == "pass" for u in units)
-    lines = [f"{report.colour('pass' if word == 'PASSED' else 'fail', word)}  {gate['id']}  {gate['title']}", ""]
+    lines = [
+        f"{report.colour('pass' if word == 'PASSED' else 'fail', word)}  {gate['id']}  {gate['title']}",
+        "",
+    ]
     for unit in units:
         n = unit["counts"].get("cases", 0)
         detail = f"{unit['counts'].get('pass', 0)} of {n} cases pass" if n else unit.get("text", "")

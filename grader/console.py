@@ -1,4 +1,4 @@
-"""What goes to the terminal besides verdicts: progress bars, notes, JSON, and the name that `ol` goes by here."""
+"""What goes to the terminal besides verdicts: progress bars, notes, JSON, the name that `ol` goes by."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -38,7 +39,9 @@ class Bar:
             self.task = self.rich.add_task(text, total=None)
         self.rich.update(self.task, description=text, completed=done, total=total or None)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.rich is not None:
             self.rich.stop()
 
@@ -63,8 +66,9 @@ def fit(line: str, hang: str = "") -> str:
     width = columns()
     if not width or len(line) <= width:
         return line
-    options = {"replace_whitespace": False, "break_on_hyphens": False}
-    return textwrap.fill(line, width, subsequent_indent=hang, **options)
+    return textwrap.fill(
+        line, width, subsequent_indent=hang, replace_whitespace=False, break_on_hyphens=False
+    )
 
 
 def note(text: str) -> None:
@@ -79,10 +83,9 @@ def standard_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    nowhere = Path(os.devnull)
+    sys.stdout = sys.stdout or nowhere.open("w")  # None if it was closed
+    sys.stderr = sys.stderr or nowhere.open("w")
 
 
 def emit(document: Any) -> None:

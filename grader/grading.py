@@ -110,9 +110,11 @@ class Grader:
             self.on_case(stage.id, done, total)
 
         start = time.perf_counter()
-        run = runner.Runner(unit, opener, ours).run(cases, self.options.twice, tick)
-        if self.options.adapter:
-            adapter.shutdown(opener)
+        try:
+            run = runner.Runner(unit, opener, ours).run(cases, self.options.twice, tick)
+        finally:
+            if self.options.adapter:
+                adapter.shutdown(opener)
         report = report_of(unit, cases, run, self.options)
         report["assisted"] = [need.id for need in assisted]
         report["notes"] = [f"{name} is not yours to change: the grader's copy was used" for name in changed_given(tree, self.root)]
@@ -129,7 +131,7 @@ class Grader:
 
     def chosen(self, unit: Unit) -> list[Case]:
         """The cases to run, and the twins they lean on; `--seed` gives properties another seed."""
-        from grader.check import near
+        from grader.check_values import near
         from grader.runner import with_twins
 
         cases = list(unit.cases)

@@ -21,7 +21,11 @@ def hint(name: str, as_json: bool) -> int:
         record = db.recorded(stage.unit)
         again = f"{console.command()} check {stage.id}"
         if record is None:
-            raise UsageError(f"{stage.id} was not checked yet", str(place.tree.root), f"{again} first: hints speak of what fails")
+            raise UsageError(
+                f"{stage.id} was not checked yet",
+                str(place.tree.root),
+                f"{again} first: hints speak of what fails",
+            )
         report = record[1]
         unit = fixtures.load(stage, place.course, console.note)
         topic, why = topic_of(report, unit.hints)
@@ -42,7 +46,9 @@ def topic_of(report: dict[str, Any], topics: dict[str, list[str]]) -> tuple[str 
         return None, "no case could run, and the message of the check says why"
     mistake = report.get("mistake", {})
     if mistake.get("hint") in topics:
-        return mistake["hint"], f"{len(mistake['cases'])} of {mistake['of']} failing cases look like one mistake"
+        return mistake[
+            "hint"
+        ], f"{len(mistake['cases'])} of {mistake['of']} failing cases look like one mistake"
     for case in report["cases"]:
         if case["outcome"] in FAILS:
             for topic in case.get("hints", []):
@@ -75,7 +81,11 @@ def gradeable(place: Place, stage: Stage) -> Stage:
     if stage.is_milestone:
         raise UsageError(f"{stage.id} is a gate", "ol", f"ol gate {stage.id} says what is missing")
     if not built(stage, place.course):
-        raise UsageError(f"{stage.id} is not built yet: this course has no fixtures for it", "path.tsv", "ol learn lists what is built")
+        raise UsageError(
+            f"{stage.id} is not built yet: this course has no fixtures for it",
+            "path.tsv",
+            "ol learn lists what is built",
+        )
     return stage
 
 
@@ -91,11 +101,25 @@ def law(name: str, rule: str | None, as_json: bool) -> int:
             raise UsageError(f"no rule {rule!r}", stage.page, f"there are {', '.join(rules)}")
         rules = {wanted: rules[wanted]}
     if as_json:
-        console.emit({"format": FORMAT, "command": "spec", "outcome": "pass", "units": [], "id": stage.id, "page": stage.page, "rules": rules})
+        console.emit(
+            {
+                "format": FORMAT,
+                "command": "spec",
+                "outcome": "pass",
+                "units": [],
+                "id": stage.id,
+                "page": stage.page,
+                "rules": rules,
+            }
+        )
     elif rule is not None:
         print(console.fit(f"{wanted}. {rules[wanted]}   ({stage.page})", "    "))
     else:
         for line in page.read_text("utf-8").rstrip().split("\n"):
-            print(line if line.startswith((" ", "|", "#")) else console.fit(line, "    " if line[:1] in "R-" else ""))
+            print(
+                line
+                if line.startswith((" ", "|", "#"))
+                else console.fit(line, "    " if line[:1] in "R-" else "")
+            )
         print(f"\nnext  {console.command()} check {stage.id}")
     return PASSED

@@ -18,7 +18,7 @@ from grader.tree import GIVEN, check_kind, module_of
 
 HOME = Path(__file__).resolve().parent.parent  # the checkout whose practice/bin/ol a workspace starts
 PACKAGE = "impl/__init__.py"
-MAY_HOLD = {".git"}  # what a folder may hold and still count as empty: an empty repository is a good place to start
+MAY_HOLD = {".git"}  # and still count as empty: a new repository is a good place to start
 
 GITIGNORE = """\
 # progress and verdicts of ol, and the copies that ol restore keeps
@@ -75,7 +75,7 @@ Each file in `impl/` has the contracts of one unit: names, arguments, shapes, er
 Yours: `impl/`, and this page.{given}
 The grader reads `impl/` and nothing else; it writes to `.ol/` only.
 `./ol restore {first}` puts a stub back, or adds one that the course has gained; your file is kept beside it.
-`ol.toml` marks this folder as a workspace. To keep your work safe: `git init && git add . && git commit -m start`.
+`ol.toml` marks this folder as a workspace. To keep your work safe, put it under version control: `git init`.
 """
 
 
@@ -113,19 +113,19 @@ def check_target(target: Path, course: Path) -> None:
             raise UsageError("a workspace does not go into the folder of the course", str(target), fix)
     around = workspace.find(target)
     if around == target:
-        raise UsageError("this is a workspace already", str(target), "ol restore ID puts the stub of a unit there")
+        raise UsageError(
+            "this is a workspace already", str(target), "ol restore ID puts the stub of a unit there"
+        )
     if around is not None:
         raise UsageError(f"inside another workspace, {around}", str(target), "choose a folder outside it")
-    for folder in (target.parent, target):
-        if os.path.exists(folder) and not os.path.isdir(folder):
-            raise UsageError("not a folder", str(folder), "choose another name")
-    if not os.path.isdir(target.parent):
-        fix = f"make it first: mkdir -p {shlex.quote(str(target.parent))}"
-        raise UsageError("no such folder", str(target.parent), fix)
     try:
-        names = sorted(set(os.listdir(target)) - MAY_HOLD)
-    except FileNotFoundError:
-        return
+        for folder in (target.parent, target):
+            if folder.exists() and not folder.is_dir():
+                raise UsageError("not a folder", str(folder), "choose another name")
+        if not target.parent.exists():
+            fix = f"make it first: mkdir -p {shlex.quote(str(target.parent))}"
+            raise UsageError("no such folder", str(target.parent), fix)
+        names = sorted({path.name for path in target.iterdir()} - MAY_HOLD) if target.exists() else []
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", str(target), "choose another folder") from None
     if names:
@@ -137,17 +137,22 @@ def contents(course: Path, stages: Sequence[Stage]) -> dict[str, bytes]:
     """Every file of a workspace by its relative path."""
     units = [stage for stage in stages if not stage.is_milestone and built(stage, course)]
     if not units:
-        raise OwnFault("no unit of this course is built", str(course / "path.tsv"), "there is nothing to write yet")
+        raise OwnFault(
+            "no unit of this course is built", str(course / "path.tsv"), "there is nothing to write yet"
+        )
     files = {file: text for stage in units for file, text in stubs(course, stage).items()}
     files |= given(course)
     module = module_of(units[0].files[0])
     names = ", ".join(f"`{name}`" for name in given_files(files))
-    page = PAGE.format(first=units[0].id, given=f" Given, not graded, not to be changed: {names}." if names else "")
+    page = PAGE.format(
+        first=units[0].id, given=f" Given, not graded, not to be changed: {names}." if names else ""
+    )
     named = f"OL_COURSE={shlex.quote(str(course))} && export OL_COURSE\n" if course != HOME else ""
     starter = STARTER.format(grader=shlex.quote(str(HOME / "practice" / "bin" / "ol")), course=named)
     return files | {
         "ol": starter.encode("utf-8", "surrogateescape"), "README.md": page.encode(),
-        ".gitignore": GITIGNORE.encode(), "ol.toml": CONFIG.format(path=stages[0].path, module=module).encode(),
+        ".gitignore": GITIGNORE.encode(),
+        "ol.toml": CONFIG.format(path=stages[0].path, module=module).encode(),
     }  # fmt: skip
 
 
@@ -177,7 +182,7 @@ def given_files(files: Mapping[str, Any]) -> list[str]:
 
 
 def make(target: Path, files: Mapping[str, bytes]) -> None:
-    """All of the files or none: they are written into a folder beside, or inside an empty one, and renamed."""
+    """All of the files or none: written into a folder beside, or inside an empty one, and renamed."""
     inside = target.is_dir()
     beside = (target if inside else target.parent) / f".ol-init-{os.getpid()}"
     moved: list[Path] = []
@@ -193,10 +198,10 @@ def make(target: Path, files: Mapping[str, bytes]) -> None:
             tops = sorted({name.partition("/")[0] for name in files} - {workspace.CONFIG})
             for name in (*tops, workspace.CONFIG):  # ol.toml last: until then the folder is no workspace
                 moved.append(target / name)
-                os.rename(beside / name, target / name)
+                (beside / name).rename(target / name)
             beside.rmdir()
         else:
-            os.rename(beside, target)
+            beside.rename(target)
     except BaseException as error:
         for path in (*moved, beside):
             remove(path)
@@ -217,7 +222,9 @@ def write_fault(error: OSError, where: Path, state: str) -> OlError:
     """A full disk is nobody's mistake; a folder that cannot be written to is the user's choice."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return OwnFault(f"the disk is full, {state}", str(where), "free some space and run it again")
-    return UsageError(f"cannot write: {error.strerror}, {state}", str(where), "choose a folder you can write to")
+    return UsageError(
+        f"cannot write: {error.strerror}, {state}", str(where), "choose a folder you can write to"
+    )
 
 
 # -- restore ------------------------------------------------------------------------------------------
@@ -241,14 +248,21 @@ def restore(name: str, as_json: bool) -> int:
         for module, theirs in place.tree.map:
             if module in map(module_of, stage.files):
                 where = str(place.tree.root / workspace.CONFIG)
-                raise UsageError(f"[map] says that {theirs} answers for {module}", where, "remove that line to use the stub")
+                raise UsageError(
+                    f"[map] says that {theirs} answers for {module}",
+                    where,
+                    "remove that line to use the stub",
+                )
         if not wanted:
-            raise UsageError(f"there is no stub for {', '.join(stage.files)}", "ol restore", "ol learn lists the path")
+            raise UsageError(
+                f"there is no stub for {', '.join(stage.files)}", "ol restore", "ol learn lists the path"
+            )
     wanted |= {file: text for file, text in ours.items() if not (place.tree.root / file).exists()}
     rows = put(place.tree.root, wanted, place.course)
     if as_json:
         console.emit({
-            "format": 1, "command": "restore", "outcome": "pass", "units": [], "workspace": str(place.tree.root),
+            "format": 1, "command": "restore", "outcome": "pass", "units": [],
+            "workspace": str(place.tree.root),
             "files": [{"file": file, "did": did, "kept": kept} for file, did, kept in rows], "next": follow,
         })  # fmt: skip
         return PASSED
@@ -279,7 +293,9 @@ def put(root: Path, wanted: Mapping[str, bytes], course: Path) -> list[tuple[str
             made.append(beside)
             beside.write_bytes(text)
             ready.append((beside, file))
-            rows.append((name, "made" if old is None else "restored", f"{kept.relative_to(root)}" if kept else None))
+            rows.append(
+                (name, "made" if old is None else "restored", f"{kept.relative_to(root)}" if kept else None)
+            )
     except BaseException as error:
         for path in made:
             remove(path)
@@ -295,7 +311,9 @@ def check_file(root: Path, name: str, course: Path) -> None:
     file = root / name
     parent = file.parent.resolve()
     if parent.is_relative_to(course) or parent.is_relative_to(HOME):
-        raise UsageError("leads into the folder of the course", str(file), "replace the link by a folder of your own")
+        raise UsageError(
+            "leads into the folder of the course", str(file), "replace the link by a folder of your own"
+        )
     check_kind(root, name)
 
 

@@ -30,7 +30,9 @@ def states(place: Place, stages: Sequence[Stage]) -> dict[str, str]:
             record = db.recorded(stage.unit)
             if record is None:
                 found[stage.id] = "new"
-            elif progress.is_fresh(record[0], progress.fixtures_digest(place.course / "fixtures" / stage.unit)):
+            elif progress.is_fresh(
+                record[0], progress.fixtures_digest(place.course / "fixtures" / stage.unit)
+            ):
                 found[stage.id] = record[1]["outcome"]
             else:
                 found[stage.id] = "changed"
@@ -61,14 +63,18 @@ def next_stage(stages: Sequence[Stage], found: dict[str, str]) -> Stage | None:
     """The first built unit without a pass whose needs all pass; optional ones only after the others."""
     for optional in (False, True):
         for stage in stages:
-            if stage.is_milestone or stage.is_optional != optional or found.get(stage.id) in ("pass", "not built"):
+            if (
+                stage.is_milestone
+                or stage.is_optional != optional
+                or found.get(stage.id) in ("pass", "not built")
+            ):
                 continue
             if all(found.get(need) == "pass" for need in stage.needs):
                 return stage
     return None
 
 
-def next_command(place: Place, stages: Sequence[Stage], found: dict[str, str]) -> str:
+def next_command(stages: Sequence[Stage], found: dict[str, str]) -> str:
     stage = next_stage(stages, found)
     if stage is not None:
         return f"{console.command()} check {stage.id}"
@@ -86,10 +92,11 @@ def where_am_i(as_json: bool) -> int:
     found = states(place, stages)
     built_units = [s for s in stages if found.get(s.id) not in (None, "not built")]
     done = [s.id for s in built_units if found[s.id] == "pass"]
-    follow = next_command(place, stages, found)
+    follow = next_command(stages, found)
     if as_json:
         console.emit({
-            "format": FORMAT, "command": "ol", "outcome": "pass", "units": [], "workspace": str(place.tree.root),
+            "format": FORMAT, "command": "ol", "outcome": "pass", "units": [],
+            "workspace": str(place.tree.root),
             "kind": place.tree.kind, "passed": done, "built": [s.id for s in built_units], "next": follow,
         })  # fmt: skip
         return PASSED
@@ -98,10 +105,14 @@ def where_am_i(as_json: bool) -> int:
     else:
         print("no workspace here: commands work on this repository's own impl, the reference")
         print(f"make one   {console.command()} init DIR")
-    print(f"progress   {len(done)} of {len(built_units)} units pass" + (f": {', '.join(done)}" if done else ""))
+    print(
+        f"progress   {len(done)} of {len(built_units)} units pass" + (f": {', '.join(done)}" if done else "")
+    )
     stage = next_stage(stages, found)
     if stage is not None:
-        print(f"current    {stage.id} {stage.unit}  {stage.title}   (read {console.command()} spec {stage.id})")
+        print(
+            f"current    {stage.id} {stage.unit}  {stage.title}   (read {console.command()} spec {stage.id})"
+        )
     print(f"next       {follow}")
     return PASSED
 
@@ -111,16 +122,17 @@ def learn(name: str | None, as_json: bool) -> int:
     paths = list(dict.fromkeys(stage.path for stage in stages))
     chosen = name or place.path or paths[0]
     if chosen not in paths:
-        from grader.check import near
+        from grader.check_values import near
 
         where = "path.tsv" if name else str(place.tree.root / CONFIG)
         raise UsageError(f"no path {chosen!r}" + near(chosen, paths), where, f"there is {', '.join(paths)}")
     rows = [stage for stage in stages if stage.path == chosen]
     found = states(place, rows)
-    follow = next_command(place, rows, found)
+    follow = next_command(rows, found)
     if as_json:
         console.emit({
-            "format": FORMAT, "command": "learn", "outcome": "pass", "path": chosen, "units": [], "next": follow,
+            "format": FORMAT, "command": "learn", "outcome": "pass", "path": chosen, "units": [],
+            "next": follow,
             "stages": [row_json(stage, rows, found) for stage in rows],
         })  # fmt: skip
         return PASSED
@@ -128,7 +140,8 @@ def learn(name: str | None, as_json: bool) -> int:
     print(f"  {'stage':5}  {'id':8} {'kind':9}  {'state':9} " + title_and_needs("title", "needs"))
     for stage in rows:
         print(line(stage, rows, found).rstrip())
-    print("\n  '-' is not built yet; 'changed' has changed since it was graded; side stages are optional")
+    legend = "'-' is not built yet; 'changed' has changed since it was graded; side stages are optional"
+    print("\n" + console.fit(f"  {legend}", "  "))
     print(f"next  {follow}")
     return PASSED
 
@@ -136,7 +149,8 @@ def learn(name: str | None, as_json: bool) -> int:
 def row_json(stage: Stage, rows: Sequence[Stage], found: dict[str, str]) -> dict[str, Any]:
     state = milestone_state(stage, rows, found) if stage.is_milestone else found[stage.id]
     return {
-        "stage": stage.stage, "id": stage.id, "unit": stage.unit, "kind": stage.kind, "needs": list(stage.needs),
+        "stage": stage.stage, "id": stage.id, "unit": stage.unit, "kind": stage.kind,
+        "needs": list(stage.needs),
         "title": stage.title, "state": state, "done_when": stage.done_when, "check": stage.check,
     }  # fmt: skip
 

@@ -12,8 +12,20 @@ from grader import console, spec
 from grader.grading import FAILS
 
 SHOWN = 5  # failing cases in full; the others by name
-COLOURS = {"pass": "32", "todo": "33", "blocked": "33", "inconclusive": "33", "undecided": "33", "not built": "2"}
+COLOURS = {
+    "pass": "32",
+    "todo": "33",
+    "blocked": "33",
+    "inconclusive": "33",
+    "undecided": "33",
+    "not built": "2",
+}
 FORMAT = 1
+NOT_CONTAINED = [
+    "reading files of this machine, fixtures/ included",
+    "network",
+    "processes that leave their group",
+]
 OUTPUT = "      | "  # before every line that the code under test printed
 
 
@@ -27,7 +39,9 @@ def colour(word: str, text: str | None = None) -> str:
 
 def safe(text: str) -> str:
     """A learner's text as inert characters: no escape sequences, no carriage returns."""
-    return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in text.replace("\t", "    "))
+    return "".join(
+        c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in text.replace("\t", "    ")
+    )
 
 
 def inert(text: str) -> str:
@@ -51,14 +65,17 @@ def unit_lines(report: dict[str, Any], root: Path, next_hint: str, verbose: bool
     required = sorted(cases, key=lambda c: (c["level"] != "required", c["outcome"] not in FAILS))
     same = {(c.get("step"), c.get("text")) for c in cases}
     if report.get("fix") and not report["cases"]:
-        lines += [f"{colour(report['outcome'], report['outcome'].upper())}  {report['id']} {report['unit']}  {report['text']}"]
+        word = colour(report["outcome"], report["outcome"].upper())
+        lines += [f"{word}  {report['id']} {report['unit']}  {report['text']}"]
     elif cases and len(same) == 1 and next(iter(same))[0] == "import":
         lines += import_lines(report, cases[0])
     else:
         for case in required if verbose else required[:SHOWN]:
             lines += case_lines(report, case, root)
         lines += name_lines([] if verbose else required[SHOWN:], "and {} more")
-        lines += name_lines([c for c in report["cases"] if c["outcome"] == "blocked"], "{} not run, three ran out of time")
+        lines += name_lines(
+            [c for c in report["cases"] if c["outcome"] == "blocked"], "{} not run, three ran out of time"
+        )
     lines += [f"note  {note}" for note in report.get("notes", [])]
     if report.get("mistake") and not any("looks like" in line for line in lines):
         lines += [looks_like(report)]
@@ -71,11 +88,14 @@ def name_lines(cases: list[dict[str, Any]], what: str) -> list[str]:
         return []
     names = ", ".join(case["id"].partition("/")[2] for case in cases)
     text = f"{what.format(len(cases))}: {names}"
-    return textwrap.wrap(text, console.columns() or 110, initial_indent="      ", subsequent_indent="      ") + [""]
+    width, margin = console.columns() or 110, " " * 6
+    return [*textwrap.wrap(text, width, initial_indent=margin, subsequent_indent=margin), ""]
 
 
 def import_lines(report: dict[str, Any], case: dict[str, Any]) -> list[str]:
-    lines = [f"{colour('fail', case['outcome'].upper())}  {report['id']} {report['unit']}  {inert(case['text'])}"]
+    lines = [
+        f"{colour('fail', case['outcome'].upper())}  {report['id']} {report['unit']}  {inert(case['text'])}"
+    ]
     if "at" in case:
         lines += [f"      at     {case['at']}"]
     lines += output_lines(case)
@@ -92,15 +112,22 @@ def case_lines(report: dict[str, Any], case: dict[str, Any], root: Path) -> list
         step = f"{case.get('step', '')}".removeprefix("step ") + (f" -> {place}" if place else "")
         lines += [f"      step   {step}"] if len(d["expected"]) + len(d["got"]) > 70 else []
         if lines[-1].startswith("      step"):
-            lines += [f"      expected {d['expected']}", f"      got      {inert(d['got'])}" + (f"   {d['note']}" if d["note"] else "")]
+            lines += [
+                f"      expected {d['expected']}",
+                f"      got      {inert(d['got'])}" + (f"   {d['note']}" if d["note"] else ""),
+            ]
         else:
             note = f"   {d['note']}" if d["note"] else ""
             lines += [f"      step   {step}   expected {d['expected']}   got {inert(d['got'])}{note}"]
     elif case.get("step"):
         lines += [f"      step   {case['step'].removeprefix('step ')}"]
     if case.get("text"):
-        word = "run" if d is not None and case["text"].startswith("run ") else "why"  # of a property: which example
-        lines += [f"      {word}    {inert(case['text'].removeprefix('run ') if word == 'run' else case['text'])}"]
+        word = (
+            "run" if d is not None and case["text"].startswith("run ") else "why"
+        )  # of a property: which example
+        lines += [
+            f"      {word}    {inert(case['text'].removeprefix('run ') if word == 'run' else case['text'])}"
+        ]
     if case.get("at"):
         lines += [f"      at     {case['at']}"]
     if case.get("last_state"):
@@ -139,7 +166,11 @@ def counterexample_lines(case: dict[str, Any]) -> list[str]:
     for key in keys:
         rows = [f"- {to_flow(step)}" for step in case[key]] if key == "steps" else [to_flow(case[key])]
         cut = [row if len(row) <= 600 else row[:599] + "…" for row in rows]
-        lines += [f"             {key}:", *(f"             {row}" for row in cut)] if key == "steps" else [f"             {key}: {cut[0]}"]
+        lines += (
+            [f"             {key}:", *(f"             {row}" for row in cut)]
+            if key == "steps"
+            else [f"             {key}: {cut[0]}"]
+        )
     return lines
 
 
@@ -148,13 +179,27 @@ def summary(report: dict[str, Any], next_hint: str) -> str:
     n, passed = len(report["cases"]), report["counts"].get("pass", 0)
     outcome = report["outcome"]
     cases = f"{n} case" + "s" * (n != 1)
-    what = cases if outcome == "pass" and passed == n else f"{passed} of {cases} pass" if n else report.get("text", "")
+    what = (
+        cases
+        if outcome == "pass" and passed == n
+        else f"{passed} of {cases} pass"
+        if n
+        else report.get("text", "")
+    )
     if outcome == "todo":
         what = f"not written yet: {report['counts'].get('todo', 0)} of {cases}"
-    time = ", unchanged since it was graded" if report.get("recorded") else f", {report['seconds']:.1f} s" if "seconds" in report else ""
+    time = (
+        ", unchanged since it was graded"
+        if report.get("recorded")
+        else f", {report['seconds']:.1f} s"
+        if "seconds" in report
+        else ""
+    )
     extra = f", with the reference's {', '.join(report['assisted'])}" if report.get("assisted") else ""
     text = f"{report['id']} {report['unit']}  {what}{time}{extra}"
-    short = len(outcome + text + next_hint) < 90  # else the next command would be broken at the terminal's edge
+    short = (
+        len(outcome + text + next_hint) < 90
+    )  # else the next command would be broken at the terminal's edge
     follow = (f"    next: {next_hint}" if short else f"\nnext  {next_hint}") if next_hint else ""
     return f"{colour(outcome)}  {text}{follow}"
 
@@ -177,7 +222,7 @@ def document(command: str, outcome: str, units: list[dict[str, Any]], **more: An
     return {
         "format": FORMAT, "command": command, "outcome": outcome, "units": units, "versions": versions(),
         "fixture_sha256": hashlib.sha256(listing.encode()).hexdigest(),
-        "isolation": {"level": 1, "not_contained": ["reading files of this machine, fixtures/ included", "network", "processes that leave their group"]},
+        "isolation": {"level": 1, "not_contained": NOT_CONTAINED},
         **more,
     }  # fmt: skip
 

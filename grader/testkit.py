@@ -5,6 +5,18 @@ A double lives in the learner's process: what it reports is evidence against mis
 
 from __future__ import annotations
 
+from typing import Any
+
+
+def append(items: list[Any], item: Any) -> None:
+    """Put an item at the end of a list: shows whether two objects share it."""
+    items.append(item)
+
+
+def overwrite(array: Any, value: float) -> None:
+    """Set every element of a tensor: shows whether two results share memory."""
+    array[...] = value
+
 
 class ScriptedUniforms:
     """A random source that hands out the given uniforms and raises when it runs dry."""

@@ -45,7 +45,7 @@ def find(start: Path) -> Path | None:
 
 
 def here(start: Path, impl: str | None = None) -> Place:
-    """The place a command works on: --impl DIR, else the workspace of this ./ol, or around, else the repository."""
+    """The place a command works on: --impl DIR, else this ./ol's workspace or that around, else the repository."""
     course = course_root()
     if impl is not None:
         folder = Path(impl)
@@ -54,7 +54,9 @@ def here(start: Path, impl: str | None = None) -> Place:
             raise UsageError("no such folder", str(impl), "--impl names the folder that holds impl/")
         config = read_config(folder / CONFIG) if (folder / CONFIG).is_file() else {}
         return Place(course, Tree(folder.resolve(), mapped(config), "folder"), config.get("path", ""))
-    named = os.environ.get("OL_WORKSPACE")  # ./ol says where it lies: started from elsewhere, it means its own
+    named = os.environ.get(
+        "OL_WORKSPACE"
+    )  # ./ol says where it lies: started from elsewhere, it means its own
     found = Path(named) if named else find(start)
     if found is None:
         return Place(course, Tree(course, kind="reference"), "")
@@ -75,17 +77,23 @@ def read_config(file: Path) -> dict[str, Any]:
     try:
         config = tomllib.loads(file.read_text("utf-8"))
     except FileNotFoundError:
-        raise UsageError("no such file", str(file), 'a workspace needs one that says format = "1.0"') from None
+        raise UsageError(
+            "no such file", str(file), 'a workspace needs one that says format = "1.0"'
+        ) from None
     except OSError as error:
         raise UsageError(f"cannot read: {error.strerror}", str(file), "make it readable") from None
     except UnicodeDecodeError:
         raise UsageError("not UTF-8", str(file), "save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"not TOML: {error}", str(file), "mend that line") from None
-    if config == {"format": "1.0"} or set(config) <= {"format", "path"} and all(isinstance(v, str) for v in config.values()):
-        fault = None if "format" in config else ((), "missing key 'format'")  # the usual file, without the cost of jsonschema
-    else:
-        fault = schema.first_fault("config", config)
+    usual = (
+        "format" in config
+        and set(config) <= {"format", "path"}
+        and {type(v) for v in config.values()} == {str}
+    )
+    fault = (
+        None if usual else schema.first_fault("config", config)
+    )  # the usual file, without jsonschema's cost
     if fault is not None:
         place, words = fault
         dotted = schema.dotted(place)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import pty
@@ -22,9 +23,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from grader import cli, schema
 from grader.errors import INTERRUPTED, NOT_PASSED, OWN_FAULT, PASSED, USAGE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,9 +48,25 @@ def environment(course: Path, **more: str) -> dict[str, str]:
     return env | {"OL_COURSE": str(course), **more}
 
 
+def said(cwd: Path, course: Path, *args: str) -> Done:
+    """The same in this process, where only the words are at stake: it starts a dozen times faster."""
+    out, err = io.StringIO(), io.StringIO()
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with (
+        mock.patch.dict(os.environ, environment(course), clear=True),
+        contextlib.chdir(cwd),
+        streams[0],
+        streams[1],
+    ):
+        code = cli.main(list(args))
+    return subprocess.CompletedProcess(list(args), code, out.getvalue(), err.getvalue())
+
+
 def ol(cwd: Path, course: Path, *args: str, env: dict[str, str] | None = None, **more: Any) -> Done:
     whole = environment(course, **(env or {}))
-    return subprocess.run([*OL, *args], cwd=cwd, env=whole, capture_output=True, text=True, timeout=120, check=False, **more)
+    return subprocess.run(
+        [*OL, *args], cwd=cwd, env=whole, capture_output=True, text=True, timeout=120, check=False, **more
+    )
 
 
 def refused(done: Done, code: int, *words: str) -> None:
@@ -105,7 +124,7 @@ def wrong_label(ws: Path) -> None:
 
 
 def state(ws: Path, course: Path) -> str:
-    stages = json.loads(ol(ws, course, "learn", "--json").stdout)["stages"]
+    stages = json.loads(said(ws, course, "learn", "--json").stdout)["stages"]
     return str(stages[0]["state"])
 
 
@@ -117,13 +136,20 @@ def test_a_pass_and_what_comes_next(ws: Path, course: Path) -> None:
     assert (done.returncode, done.stderr) == (PASSED, "")
     assert re.fullmatch(r"pass  T\.1 stack  \d+ cases, \d+\.\d s    next: ol gate MS-T\n", done.stdout)
     done = ol(ws, course, "check")
-    assert (done.returncode, done.stdout) == (PASSED, "pass  every unit that is built    next: ol gate MS-T\n")
+    assert (done.returncode, done.stdout) == (
+        PASSED,
+        "pass  every unit that is built    next: ol gate MS-T\n",
+    )
     done = ol(ws, course, "gate", "ms-t")
     assert done.returncode == PASSED
     assert done.stdout.splitlines()[0] == "PASSED  MS-T  The toy works"
     assert done.stdout.splitlines()[-1] == "next  ol learn"
     shown = ol(ws, course).stdout
-    assert shown.splitlines() == [f"workspace  {ws}", "progress   1 of 1 units pass: T.1", "next       ol gate MS-T"]
+    assert shown.splitlines() == [
+        f"workspace  {ws}",
+        "progress   1 of 1 units pass: T.1",
+        "next       ol gate MS-T",
+    ]
 
 
 def test_a_failure_says_what_why_and_how_to_run_it_again(ws: Path, course: Path) -> None:
@@ -150,7 +176,8 @@ def missing(ws: Path) -> None:
 
 
 def half_written(ws: Path) -> None:
-    spoil(ws, "return len(self.items)\n\n    def pop", "return len(self.items\n\n    def pop")
+    with (ws / "impl" / "stack.py").open("a") as file:
+        file.write("\n\ndef half(\n")
 
 
 def not_utf8(ws: Path) -> None:
@@ -163,7 +190,11 @@ def imports_torch(ws: Path) -> None:
 
 
 def imports_noisily(ws: Path) -> None:
-    spoil(ws, "import numpy as np", "import numpy as np\nprint('pass  T.1 stack')\nraise ValueError('a\\nerror: b')")
+    spoil(
+        ws,
+        "import numpy as np",
+        "import numpy as np\nprint('pass  T.1 stack')\nraise ValueError('a\\nerror: b')",
+    )
 
 
 def empty(ws: Path) -> None:
@@ -171,10 +202,26 @@ def empty(ws: Path) -> None:
 
 
 UNFIT: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
-    "missing": (missing, ["RAISED  T.1 stack  impl/stack.py: no such file"], "next: ol restore T.1 puts the stub there"),
-    "half written": (half_written, ["RAISED  T.1 stack  stack.py line ", "'(' was never closed"], "mend it, then ol check T.1"),
-    "not UTF-8": (not_utf8, ["RAISED  T.1 stack  stack.py line 2: not UTF-8; save the file as UTF-8."], "mend it"),
-    "not importable": (imports_torch, ["No module named 'torch' (line 4).", "Only numpy and the standard"], "mend it"),
+    "missing": (
+        missing,
+        ["RAISED  T.1 stack  impl/stack.py: no such file"],
+        "next: ol restore T.1 puts the stub there",
+    ),
+    "half written": (
+        half_written,
+        ["RAISED  T.1 stack  stack.py line ", "'(' was never closed"],
+        "mend it, then ol check T.1",
+    ),
+    "not UTF-8": (
+        not_utf8,
+        ["RAISED  T.1 stack  stack.py line 2: not UTF-8; save the file as UTF-8."],
+        "mend it",
+    ),
+    "not importable": (
+        imports_torch,
+        ["No module named 'torch' (line 4).", "Only numpy and the standard"],
+        "mend it",
+    ),
     "noisy": (imports_noisily, ["ValueError: a\n      | error: b", "      | pass  T.1 stack\n"], "mend it"),
     "empty": (empty, ["has no function or class 'Stack'"], "then ol check T.1"),
 }
@@ -184,36 +231,38 @@ UNFIT: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
 def test_code_that_cannot_run_is_the_learners_failure(ws: Path, course: Path, name: str) -> None:
     damage, words, last = UNFIT[name]
     damage(ws)
-    done = ol(ws, course, "check", "T.1")
+    done = said(ws, course, "check", "T.1")
     assert (done.returncode, done.stderr) == (NOT_PASSED, "")
     for word in words:
         assert word in done.stdout, done.stdout
     assert last in done.stdout.splitlines()[-1]
     assert "Traceback" not in done.stdout
     ours = [line for line in done.stdout.splitlines() if not line.startswith("      ")]
-    assert not any(line.startswith(("pass", "error")) for line in ours), "printed text cannot pose as a verdict"
+    assert not any(line.startswith(("pass", "error")) for line in ours), (
+        "printed text cannot pose as a verdict"
+    )
 
 
 def test_what_is_not_written_is_todo_and_says_where(ws: Path, course: Path) -> None:
     spoil(ws, "    return [10 * (i + 1) for i in range(n)]", "    raise NotImplementedError")
-    done = ol(ws, course, "check", "T.1")
+    done = said(ws, course, "check", "T.1")
     assert done.returncode == NOT_PASSED
     line = (ws / "impl" / "stack.py").read_text().split("raise NotImplementedError")[0].count("\n") + 1
     head, last, follow = done.stdout.splitlines()
     assert head == f"      to write  stack.py:{line}"
-    assert re.fullmatch(r"todo  T\.1 stack  not written yet: 3 of \d+ cases, \d+\.\d s", last)
+    assert re.fullmatch(r"todo  T\.1 stack  not written yet: \d+ of \d+ cases, \d+\.\d s", last)
     assert follow == "next  write impl/stack.py (ol spec T.1 says what), then ol check T.1"
 
 
 def test_a_unit_that_is_not_built_is_no_pass_and_no_error(ws: Path, course: Path) -> None:
-    done = ol(ws, course, "check", "T.2")
+    done = said(ws, course, "check", "T.2")
     assert (done.returncode, done.stderr) == (NOT_PASSED, "")
     assert done.stdout.startswith("not built  T.2 scale  ")
 
 
 def test_a_gate_that_does_not_pass(ws: Path, course: Path) -> None:
     wrong_label(ws)
-    done = ol(ws, course, "gate", "MS-T")
+    done = said(ws, course, "gate", "MS-T")
     assert done.returncode == NOT_PASSED
     assert done.stdout.splitlines()[0] == "NOT PASSED  MS-T  The toy works"
     assert "  without a pass: T.1\n" in done.stdout
@@ -223,15 +272,19 @@ def test_a_gate_that_does_not_pass(ws: Path, course: Path) -> None:
 def test_a_step_that_does_not_exist_yet_is_no_pass(ws: Path, own: Path) -> None:
     steps = "[{id: speed, title: fast, gate: twice as fast, cases: toy_gate/speed.yaml}]"
     (own / "spec" / "gates.yaml").write_text(GATE.replace("}", f", steps: {steps}}}"))
-    done = ol(ws, own, "gate", "MS-T")
+    done = said(ws, own, "gate", "MS-T")
     assert done.returncode == NOT_PASSED
-    assert "not built    step     fast: twice as fast" in done.stdout and "without a pass: speed" in done.stdout
+    assert (
+        "not built    step     fast: twice as fast" in done.stdout and "without a pass: speed" in done.stdout
+    )
 
 
 def test_outside_a_workspace_the_reference_is_graded_and_that_is_said(tmp_path: Path, own: Path) -> None:
     done = ol(tmp_path, own, "check", "T.1")
     assert done.returncode == PASSED
-    assert done.stderr == "note  this was the repository's own impl, the reference: no workspace (ol.toml) here or above\n"
+    assert (
+        done.stderr == "note  this was the reference, the repository's own impl: no ol.toml here or above\n"
+    )
     shown = ol(tmp_path, own).stdout
     assert shown.startswith("no workspace here: ") and "make one   ol init DIR\n" in shown
 
@@ -240,15 +293,24 @@ def test_outside_a_workspace_the_reference_is_graded_and_that_is_said(tmp_path: 
 
 ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
     "unknown verb": (["chek"], ["no such command 'chek'", "did you mean 'check'", "see ol --help"]),
-    "unknown option": (["learn", "--jsn"], ["no such option '--jsn'", "did you mean '--json'", "see ol learn --help"]),
+    "unknown option": (
+        ["learn", "--jsn"],
+        ["no such option '--jsn'", "did you mean '--json'", "see ol learn --help"],
+    ),
     "missing argument": (["spec"], ["missing argument 'ID'", "see ol spec --help"]),
     "one too many": (["hint", "T.1", "T.2"], ["unexpected extra argument", "T.2"]),
     "bad number": (["check", "T.1", "--seed", "-1"], ["'--seed'", "-1"]),
-    "unknown id": (["check", "stak"], ["no stage is called 'stak'", "did you mean T.1 (stack)?", "'ol learn' lists all"]),
+    "unknown id": (
+        ["check", "stak"],
+        ["no stage is called 'stak'", "did you mean T.1 (stack)?", "'ol learn' lists all"],
+    ),
     "unknown path": (["learn", "tooy"], ["no path 'tooy', did you mean 'toy'?"]),
     "unknown rule": (["spec", "T.1", "r99"], ["no rule 'r99'", "spec/stack.md", "R1, R2"]),
     "unknown gate": (["gate", "MS-X"], ["no gate 'MS-X'", "MS-T"]),
-    "unknown case": (["check", "T.1", "--case", "stack/lable"], ["'stack/lable' in T.1, did you mean 'stack/label'?", "fixtures/stack/"]),
+    "unknown case": (
+        ["check", "T.1", "--case", "stack/lable"],
+        ["'stack/lable' in T.1, did you mean 'stack/label'?", "fixtures/stack/"],
+    ),
     "a gate among units": (["check", "T.1", "MS-T"], ["a gate and other ids", "ol gate MS-T"]),
     "hint for a gate": (["hint", "MS-T"], ["MS-T is a gate", "ol gate MS-T"]),
     "hint before a check": (["hint", "T.1"], ["T.1 was not checked yet", "ol check T.1 first"]),
@@ -261,7 +323,7 @@ ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments(ws: Path, course: Path, name: str) -> None:
     args, words = ARGUMENTS[name]
-    refused(ol(ws, course, *args), USAGE, *words)
+    refused(said(ws, course, *args), USAGE, *words)
 
 
 CONFIGS: dict[str, tuple[bytes, list[str]]] = {
@@ -270,7 +332,10 @@ CONFIGS: dict[str, tuple[bytes, list[str]]] = {
     "no format": (b'path = "toy"\n', ["missing key 'format'", 'it needs format = "1.0"']),
     "newer": (b'format = "2.0"\n', ["format 2.0 is newer", "update the grader"]),
     "not a version": (b'format = "one"\n', ["format", "'one'"]),
-    "unknown key": (b'format = "1.0"\nmapp = 1\n', ["unknown key 'mapp', did you mean 'map'?", "mend that line"]),
+    "unknown key": (
+        b'format = "1.0"\nmapp = 1\n',
+        ["unknown key 'mapp', did you mean 'map'?", "mend that line"],
+    ),
     "wrong type": (b'format = "1.0"\npath = 3\n', ["path: 3 is not a string"]),
     "unknown path": (b'format = "1.0"\npath = "tooy"\n', ["no path 'tooy'", "ol.toml", "there is toy"]),
 }
@@ -280,7 +345,7 @@ CONFIGS: dict[str, tuple[bytes, list[str]]] = {
 def test_ol_toml(ws: Path, course: Path, name: str) -> None:
     content, words = CONFIGS[name]
     (ws / "ol.toml").write_bytes(content)
-    refused(ol(ws / "impl", course, "learn"), USAGE, "ol.toml", *words)
+    refused(said(ws / "impl", course, "learn"), USAGE, "ol.toml", *words)
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
@@ -289,13 +354,12 @@ def test_ol_toml_that_is_no_file(ws: Path, course: Path, kind: str) -> None:
     file = ws / "ol.toml"
     file.unlink()
     {"folder": file.mkdir, "pipe": lambda: os.mkfifo(file), "link": lambda: file.symlink_to("gone")}[kind]()
-    refused(ol(ws, course), USAGE, "ol.toml", 'a workspace needs one that says format = "1.0"')
+    refused(said(ws, course), USAGE, "ol.toml", 'a workspace needs one that says format = "1.0"')
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "impl"])
 def test_a_workspace_that_cannot_be_read(ws: Path, course: Path, kind: str) -> None:
     """Permissions do not bite root, so: something else where a file or a folder is expected."""
-    ol(ws, course, "check", "T.1", "--case", "stack/label")
     file = ws / "impl" / "stack.py"
     if kind == "impl":
         shutil.rmtree(ws / "impl")
@@ -304,16 +368,16 @@ def test_a_workspace_that_cannot_be_read(ws: Path, course: Path, kind: str) -> N
         file.unlink()
         file.mkdir() if kind == "folder" else os.mkfifo(file)
     words = ["not a folder", f"{ws}/impl · "] if kind == "impl" else ["not a file", str(file)]
-    refused(ol(ws, course, "check", "T.1"), USAGE, *words, "ol restore ID")
+    refused(said(ws, course, "check", "T.1"), USAGE, *words, "ol restore ID")
 
 
 def test_a_file_that_became_a_pipe_is_not_waited_for(ws: Path, course: Path) -> None:
     """Freshness reads every file that a verdict rests on."""
-    assert ol(ws, course, "check", "T.1").returncode == PASSED
+    assert said(ws, course, "check", "T.1").returncode == PASSED
     (ws / "impl" / "stack.py").unlink()
     os.mkfifo(ws / "impl" / "stack.py")
     assert state(ws, course) == "changed"
-    refused(ol(ws, course, "check", "T.1"), USAGE, "not a file")
+    refused(said(ws, course, "check", "T.1"), USAGE, "not a file")
 
 
 def test_a_course_that_is_not_there(tmp_path: Path) -> None:
@@ -379,7 +443,9 @@ def test_one_grader_at_a_time_and_ctrl_c(ws: Path, course: Path, tmp_path: Path)
     done = ol(ws, course, "check", "T.1", "--case", "stack/double")
     assert done.returncode == PASSED
     files = list((ws / ".ol").glob("progress.db"))
-    assert all(sqlite3.connect(file).execute("PRAGMA integrity_check").fetchone() == ("ok",) for file in files)
+    assert all(
+        sqlite3.connect(file).execute("PRAGMA integrity_check").fetchone() == ("ok",) for file in files
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -420,14 +486,14 @@ def test_a_broken_progress_database_is_moved_aside(ws: Path, course: Path, verb:
 
 def test_a_progress_folder_that_cannot_be_made_costs_only_the_memory(ws: Path, course: Path) -> None:
     (ws / ".ol").write_text("")
-    done = ol(ws, course, "check", "T.1")
+    done = said(ws, course, "check", "T.1")
     assert done.returncode == PASSED
     assert done.stderr.startswith(f"note  progress is not saved: {ws}/.ol")
 
 
 def test_a_database_that_cannot_be_opened(ws: Path, course: Path) -> None:
     (ws / ".ol" / "progress.db").mkdir(parents=True)
-    refused(ol(ws, course), OWN_FAULT, "cannot use the progress database", str(ws / ".ol" / "progress.db"))
+    refused(said(ws, course), OWN_FAULT, "cannot use the progress database", str(ws / ".ol" / "progress.db"))
 
 
 @pytest.fixture
@@ -436,7 +502,11 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "tiny"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "ol-test", str(folder)]
-    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+    if (
+        os.geteuid() != 0
+        or not shutil.which("mount")
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
         pytest.skip("needs root and the right to mount a small tmpfs")
     try:
         yield folder
@@ -454,7 +524,9 @@ def test_a_full_disk(tiny: Path, ws: Path, course: Path) -> None:
         if args[0] == "init":
             (tiny / "ol.toml").unlink()
         refused(ol(tiny, course, *args), OWN_FAULT, "the disk is full")
-        assert sorted(p.name for p in tiny.iterdir() if p.name != ".ol") == sorted(["fill", "impl", *(["ol.toml"] * (args[0] == "check"))])
+        assert sorted(p.name for p in tiny.iterdir() if p.name != ".ol") == sorted(
+            ["fill", "impl", *(["ol.toml"] * (args[0] == "check"))]
+        )
     fill.unlink()
     shutil.copy(ws / "ol.toml", tiny)
     assert ol(tiny, course, "check", "T.1").returncode == PASSED
@@ -475,9 +547,15 @@ def test_a_file_size_limit_is_a_full_disk_for_the_database(ws: Path, course: Pat
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this machine")
 def test_a_full_disk_under_the_output(ws: Path, course: Path) -> None:
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*OL, "learn"], cwd=ws, env=environment(course), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [*OL, "learn"],
+            cwd=ws,
+            env=environment(course),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert done.returncode == OWN_FAULT
     assert done.stderr.startswith("error: the disk is full · ") and done.stderr.count("\n") == 1
@@ -496,12 +574,13 @@ def test_path_faults_name_the_line(ws: Path, own: Path, name: str) -> None:
     text = (own / "path.tsv").read_text()
     assert text.count(old) == 1
     (own / "path.tsv").write_text(text.replace(old, new))
-    refused(ol(ws, own, "learn"), OWN_FAULT, *words)
+    refused(said(ws, own, "learn"), OWN_FAULT, *words)
 
 
 def test_half_a_unit_is_a_fault_of_the_course(ws: Path, own: Path) -> None:
     (own / "spec" / "stack.md").unlink()
-    refused(ol(ws, own, "check", "T.1"), OWN_FAULT, "T.1 (stack) is half built, missing: spec/stack.md", "path.tsv line 2")
+    words = ["T.1 (stack) is half built, missing: spec/stack.md", "path.tsv line 2"]
+    refused(said(ws, own, "check", "T.1"), OWN_FAULT, *words)
 
 
 def faulty(old: str, new: str) -> Callable[[Path], tuple[str, int]]:
@@ -522,7 +601,10 @@ def spoiled_gates(own: Path) -> tuple[str, int]:
 
 
 FIXTURE_FAULTS: dict[str, tuple[Callable[[Path], tuple[str, int]], list[str]]] = {
-    "an unknown key": (faulty("  kills: [half-total]", "  klls: [half-total]"), ["unknown key 'klls', did you mean 'kills'?"]),
+    "an unknown key": (
+        faulty("  kills: [half-total]", "  klls: [half-total]"),
+        ["unknown key 'klls', did you mean 'kills'?"],
+    ),
     "not YAML": (faulty("  kills: [half-total]", "  kills: [half-total"), []),
     "a bad value": (faulty("{f64: [1.0, 2.5]}", "{f64: [1.0, x]}"), ["'x'"]),
 }
@@ -532,7 +614,7 @@ FIXTURE_FAULTS: dict[str, tuple[Callable[[Path], tuple[str, int]], list[str]]] =
 def test_fixture_faults_name_file_and_line(ws: Path, own: Path, name: str) -> None:
     damage, words = FIXTURE_FAULTS[name]
     file, line = damage(own)
-    done = ol(ws, own, "check", "T.1")
+    done = said(ws, own, "check", "T.1")
     assert (done.returncode, done.stdout) == (OWN_FAULT, "")
     note, error = done.stderr.splitlines()
     assert note.startswith("note  validating cases.yaml of stack")
@@ -544,9 +626,11 @@ def test_fixture_faults_name_file_and_line(ws: Path, own: Path, name: str) -> No
 
 def test_gate_faults_name_file_and_line(ws: Path, own: Path) -> None:
     file, line = spoiled_gates(own)
-    done = ol(ws, own, "gate", "MS-T")
+    done = said(ws, own, "gate", "MS-T")
     assert (done.returncode, done.stdout) == (OWN_FAULT, "")
-    assert "unknown key 'reqires', did you mean 'requires'?" in done.stderr and f"{file}:{line}" in done.stderr
+    assert (
+        "unknown key 'reqires', did you mean 'requires'?" in done.stderr and f"{file}:{line}" in done.stderr
+    )
 
 
 # -- what goes where ----------------------------------------------------------------------------------
@@ -554,36 +638,46 @@ def test_gate_faults_name_file_and_line(ws: Path, own: Path) -> None:
 VERBS: dict[str, tuple[list[str], int]] = {
     "ol": ([], PASSED), "learn": (["learn"], PASSED), "check": (["check", "T.1"], NOT_PASSED),
     "check, recorded": (["check", "T.1"], NOT_PASSED), "check --all": (["check", "--all"], NOT_PASSED),
-    "gate": (["gate", "MS-T"], NOT_PASSED), "hint": (["hint", "T.1"], PASSED), "spec": (["spec", "T.1"], PASSED),
+    "gate": (["gate", "MS-T"], NOT_PASSED), "hint": (["hint", "T.1"], PASSED),
+    "spec": (["spec", "T.1"], PASSED),
     "spec, a rule": (["spec", "T.1", "R5"], PASSED), "init": (["init", "../new"], PASSED),
-    "restore": (["restore", "T.1"], PASSED), "author build": (["author", "build", "--check"], PASSED),
-    "author coverage": (["author", "coverage"], PASSED), "author mutants": (["author", "mutants"], PASSED),
+    "restore": (["restore", "T.1"], PASSED),
 }  # fmt: skip
 
 
 def test_json_is_exactly_one_document_in_every_verb(ws: Path, course: Path) -> None:
+    """Those of `ol author` are in test_schema.py."""
     wrong_label(ws)
     for name, (args, code) in VERBS.items():
         done = ol(ws, course, *args, "--json")
         document = json.loads(done.stdout)
         assert (done.returncode, document["format"]) == (code, 1), name
-        assert document["command"] == (" ".join(args[: 1 + (args[:1] == ["author"])]) or "ol"), name
+        assert schema.first_fault("report", document) is None, name
+        assert document["command"] == (args[0] if args else "ol"), name
         assert (document["outcome"] == "pass") == (code == PASSED), name
         if args[:1] in (["check"], ["gate"]):
             assert {"versions", "fixture_sha256", "isolation"} <= document.keys(), name
             [unit] = document["units"]
             assert (unit["id"], unit["unit"], unit["outcome"]) == ("T.1", "stack", "fail")
             assert {case["id"]: case["outcome"] for case in unit["cases"]}["stack/label"] == "fail"
-            assert unit["counts"]["cases"] == len(unit["cases"]) and unit["counts"]["fail"] == 3
+            assert unit["counts"]["cases"] == len(unit["cases"])
+            assert unit["counts"]["fail"] == sum(case["outcome"] == "fail" for case in unit["cases"])
             assert document["next"] == "ol spec T.1, then ol check T.1"
         if args[:1] == ["gate"]:
             assert document["gate"] == {
-                "id": "MS-T", "title": "The toy works", "outcome": "not passed", "steps": [], "missing": ["T.1"],
+                "id": "MS-T", "title": "The toy works", "outcome": "not passed", "steps": [],
+                "missing": ["T.1"],
             }  # fmt: skip
         if name == "check, recorded":
             assert unit["recorded"] is True
-    for args in (["check", "stak"], ["spec", "T.1", "R99"], ["init", "../new"], ["restore", "stak"], ["learn", "no"]):
-        refused(ol(ws, course, *args, "--json"), USAGE)
+    for args in (
+        ["check", "stak"],
+        ["spec", "T.1", "R99"],
+        ["init", "../new"],
+        ["restore", "stak"],
+        ["learn", "no"],
+    ):
+        refused(said(ws, course, *args, "--json"), USAGE)
 
 
 def test_a_reader_that_goes_away(ws: Path, course: Path) -> None:
@@ -591,7 +685,13 @@ def test_a_reader_that_goes_away(ws: Path, course: Path) -> None:
         read, write = os.pipe()
         os.close(read)
         done = subprocess.run(
-            [*OL, *args], cwd=ws, env=environment(course), stdout=write, stderr=subprocess.PIPE, text=True, check=False
+            [*OL, *args],
+            cwd=ws,
+            env=environment(course),
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
         os.close(write)
         assert (done.returncode, done.stderr) == (code, ""), "a verdict that nobody could read is no pass"
@@ -603,19 +703,27 @@ def test_closed_descriptors(ws: Path, course: Path, closed: int) -> None:
     command = " ".join(f"'{part}'" for part in OL)
     for args, code in (("check T.1 --case stack/label", PASSED), ("check stak", USAGE)):
         shell = ["/bin/sh", "-c", f"{command} {args} {closed}>&-"]
-        done = subprocess.run(shell, cwd=ws, env=environment(course), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            shell, cwd=ws, env=environment(course), capture_output=True, text=True, check=False
+        )
         assert done.returncode == code, done.stderr
         if closed == 1:
-            assert done.stdout == "" and ("not recorded" if code == PASSED else "no stage is called") in done.stderr
+            assert (
+                done.stdout == ""
+                and ("not recorded" if code == PASSED else "no stage is called") in done.stderr
+            )
         else:
-            assert done.stderr == "" and (done.stdout == "") == (code == USAGE), "an error never goes to stdout"
+            assert done.stderr == "" and (done.stdout == "") == (code == USAGE), (
+                "an error never goes to stdout"
+            )
 
 
 def on_a_terminal(ws: Path, course: Path, *args: str, **env: str) -> str:
     """What the command writes to a terminal of 60 columns."""
     main, side = pty.openpty()
     fcntl.ioctl(side, 0x5414 if sys.platform == "linux" else 0x80087467, b"\x32\x00\x3c\x00\x00\x00\x00\x00")
-    process = subprocess.Popen([*OL, *args], cwd=ws, env=environment(course, TERM="xterm", **env), stdout=side, stderr=side)
+    whole = environment(course, **{"TERM": "xterm", **env})
+    process = subprocess.Popen([*OL, *args], cwd=ws, env=whole, stdout=side, stderr=side)
     os.close(side)
     text = b""
     with contextlib.suppress(OSError):  # Linux: the other side is closed
@@ -649,7 +757,7 @@ def test_lines_fit_the_terminal(ws: Path, course: Path) -> None:
 
 def graded(ws: Path, course: Path, *more: str) -> bool:
     """Whether a check ran the cases, rather than answering from the record."""
-    done = ol(ws, course, "check", "T.1", *more)
+    done = said(ws, course, "check", "T.1", *more)
     assert done.returncode == PASSED
     assert ("unchanged since it was graded" in done.stdout) != bool(re.search(r"\d s ", done.stdout))
     return "unchanged since it was graded" not in done.stdout
@@ -679,9 +787,9 @@ def test_unchanged_work_is_answered_from_the_record(ws: Path, own: Path) -> None
 def test_a_changed_file_is_never_shown_as_passed(ws: Path, course: Path) -> None:
     assert graded(ws, course)
     wrong_label(ws)
-    shown = ol(ws, course).stdout
+    shown = said(ws, course).stdout
     assert "progress   0 of 1 units pass\n" in shown and "next       ol check T.1\n" in shown
-    learn = ol(ws, course, "learn").stdout
+    learn = said(ws, course, "learn").stdout
     assert re.search(r"^ +1  T\.1 +build +changed +A bounded stack", learn, re.MULTILINE)
     assert re.search(r"^ +2  T\.2 +build +- ", learn, re.MULTILINE)
     assert re.search(r"^ +3  MS-T +milestone +0 of 1 ", learn, re.MULTILINE)
@@ -697,7 +805,7 @@ def test_a_changed_file_is_never_shown_as_passed(ws: Path, course: Path) -> None
     ],
 )
 def test_a_partial_run_is_shown_and_not_recorded(ws: Path, course: Path, args: list[str], why: str) -> None:
-    done = ol(ws, course, "check", "T.1", *args)
+    done = said(ws, course, "check", "T.1", *args)
     assert (done.returncode, done.stderr) == (PASSED, f"note  not recorded: {why}\n")
     assert done.stdout.splitlines()[-1].endswith("next: ol check T.1")
     assert state(ws, course) == "new"
@@ -706,13 +814,15 @@ def test_a_partial_run_is_shown_and_not_recorded(ws: Path, course: Path, args: l
 def test_a_partial_run_does_not_undo_a_record(ws: Path, course: Path) -> None:
     assert graded(ws, course)
     digest = hashlib.sha256((ws / "impl" / "stack.py").read_bytes()).hexdigest()
-    assert ol(ws, course, "check", "T.1", "--case", "stack/label").returncode == PASSED
+    assert said(ws, course, "check", "T.1", "--case", "stack/label").returncode == PASSED
     assert (state(ws, course), graded(ws, course)) == ("pass", False)
-    assert hashlib.sha256((ws / "impl" / "stack.py").read_bytes()).hexdigest() == digest, "grading writes no code"
+    assert hashlib.sha256((ws / "impl" / "stack.py").read_bytes()).hexdigest() == digest, (
+        "grading writes no code"
+    )
 
 
 def test_a_unit_named_twice_is_shown_once(ws: Path, course: Path) -> None:
-    done = ol(ws, course, "check", "T.1", "stack", "--case", "stack/label", "--case", "stack/double")
+    done = said(ws, course, "check", "T.1", "stack", "--case", "stack/label", "--case", "stack/double")
     assert done.returncode == PASSED
     assert done.stdout.count("T.1 stack") == 1 and "2 cases" in done.stdout
 
@@ -721,7 +831,7 @@ def test_a_unit_named_twice_is_shown_once(ws: Path, course: Path) -> None:
 
 
 def hints(ws: Path, course: Path) -> tuple[list[str], int]:
-    document = json.loads(ol(ws, course, "hint", "T.1", "--json").stdout)
+    document = json.loads(said(ws, course, "hint", "T.1", "--json").stdout)
     return document["hints"], document["of"]
 
 
@@ -732,23 +842,20 @@ def test_one_more_hint_for_each_changed_attempt(ws: Path, own: Path) -> None:
     assert text.count(old) == 1
     cases.write_text(text.replace(old, old + "  hints: [full]\n"))
     rungs = ["How many items may it hold?", "What must be true after push has raised?"]
-    ol(ws, own, "check", "T.1")
-    document = json.loads(ol(ws, own, "hint", "T.1", "--json").stdout)
-    assert (document["hints"], document["about"]) == ([], "nothing to hint at: the last check was pass")
     spoil(ws, "xs *= 2", "xs = xs * 2")
-    done = ol(ws, own, "check", "T.1")
+    done = said(ws, own, "check", "T.1")
     assert "hint: ol hint T.1" in done.stdout
     assert done.stdout.splitlines()[-1].endswith("next: ol hint T.1, then ol check T.1")
     assert hints(ws, own) == (rungs[:1], 2)
-    ol(ws, own, "check", "T.1", "--fresh")
+    said(ws, own, "check", "T.1", "--fresh")
     assert hints(ws, own) == (rungs[:1], 2), "the same code again is no new attempt"
     spoil(ws, "xs = xs * 2", "xs = xs * (")
-    ol(ws, own, "check", "T.1")
+    said(ws, own, "check", "T.1")
     assert hints(ws, own) == ([], 0), "the message of a syntax error says it all"
     spoil(ws, "xs = xs * (", "xs = xs * 4")
-    ol(ws, own, "check", "T.1")
+    said(ws, own, "check", "T.1")
     assert hints(ws, own) == (rungs, 2), "a file that cannot be imported was no attempt"
-    shown = ol(ws, own, "hint", "T.1").stdout.splitlines()
+    shown = said(ws, own, "hint", "T.1").stdout.splitlines()
     assert shown[1:] == [f"  {i} of 2  {rung}" for i, rung in enumerate(rungs, 1)] + ["next  ol check T.1"]
 
 
@@ -756,14 +863,14 @@ def test_one_more_hint_for_each_changed_attempt(ws: Path, own: Path) -> None:
 
 
 def test_help_lists_every_verb_in_one_line_each(ws: Path, course: Path) -> None:
-    shown = ol(ws, course, "--help").stdout
+    shown = said(ws, course, "--help").stdout
     for verb in ("author", "check", "gate", "hint", "init", "learn", "restore", "selftest", "spec"):
         assert re.search(rf"^  {verb} +\S", shown, re.MULTILINE), verb
     assert "..." not in shown.partition("Commands:")[2], "a line that was cut says less than none"
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", ol(ws, course, "--version").stdout)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", said(ws, course, "--version").stdout)
 
 
 def test_selftest_hands_its_arguments_to_pytest(ws: Path, course: Path) -> None:
     done = ol(ws, course, "selftest", "--version")
     assert done.returncode == PASSED and "pytest" in done.stdout + done.stderr
-    assert ol(ws, course, "selftest", "no_such_file.py").returncode == NOT_PASSED
+    assert ol(ws, course, "selftest", "--no-such-option").returncode == NOT_PASSED

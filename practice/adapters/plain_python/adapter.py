@@ -21,6 +21,8 @@ NAMES = {
     "process_logits": sampler.process_logits, "sampling_distribution": sampler.sampling_distribution,
     "sampled_entropy": sampler.sampled_entropy,
     "rng.PCG32": rng.PCG32, "testkit.ScriptedUniforms": rng.ScriptedUniforms,
+    "testkit.append": lambda items, item: items.append(item),
+    "testkit.overwrite": lambda array, value: array.overwrite(value),
 }  # fmt: skip
 EVERY = {"seq", "limit_s"}
 LOOK = EVERY | {"save", "attrs", "path"}

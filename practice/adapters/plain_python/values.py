@@ -25,9 +25,9 @@ class Tensor:
     shape: list[int]
     numbers: list[Any]
 
-    def sort(self) -> None:
-        """In place, for a vector; cases use it to see whether two results share memory."""
-        self.numbers.sort()
+    def overwrite(self, value: float) -> None:
+        """In place; cases use it to see whether two results share memory."""
+        self.numbers[:] = [value] * len(self.numbers)
 
 
 def f64(numbers: list[float]) -> Tensor:
