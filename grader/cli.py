@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grader import __version__, console
@@ -48,7 +49,13 @@ def run(args: list[str]) -> int:
         what = error.format_message().rstrip(".").replace(". Did you mean", ", did you mean")
         console.note(console.typed(f"error: {what[:1].lower()}{what[1:]} · {where} · see {where} --help"))
         return USAGE
-    except click.exceptions.Abort:  # click's form of Ctrl-C
+    except click.exceptions.Abort as error:  # click's form of Ctrl-C, and of EOFError
+        if isinstance(error.__cause__, EOFError):
+            cache = Path(__file__).resolve().parent / "__pycache__"
+            console.note(
+                f"error: a compiled file is cut short, as on a full disk · {cache} · delete that folder"
+            )
+            return OWN_FAULT
         raise KeyboardInterrupt from None
     except BrokenPipeError:  # the reader of our output has gone, as with `ol learn | head`
         drop_stdout()

@@ -73,7 +73,7 @@ def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases
         )  # on what is not built
         stage = learn.next_stage(stages, state) or next(waiting, None)
         if stage is None:
-            return nothing_left(place, stages, state, as_json)
+            return nothing_left(stages, state, as_json)
         chosen = [stage]
     milestones = [s for s in chosen if s.is_milestone]
     if milestones and len(chosen) > 1:
@@ -126,7 +126,7 @@ def why_partial(options: Options) -> str:
     return "--impl shows a verdict, no more"
 
 
-def nothing_left(place: Place, stages: Sequence[Stage], state: dict[str, str], as_json: bool) -> int:
+def nothing_left(stages: Sequence[Stage], state: dict[str, str], as_json: bool) -> int:
     """Every built unit has a pass already; where none is built there is nothing to pass."""
     outcome = "pass" if "pass" in state.values() else "not built"
     follow = learn.next_command(stages, state)
@@ -184,11 +184,11 @@ def gate(zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_jso
             grader.workers.close()
     found, units = result["gate"], result["units"]
     first = next((u for u in units if u["outcome"] not in ("pass", "not built")), None)
-    follow = follow_up(place, stages, grader, [first] if first else []) if found["outcome"] != "pass" else ""
+    follow = follow_up(place, stages, grader, [first]) if first else ""
     if as_json:
         console.emit(report.document("gate", found["outcome"], units, gate=found, next=follow))
     else:
-        print("\n".join(gate_lines(found, units)))
+        print("\n".join(report.fitted(gate_lines(found, units))))
         print(f"next  {follow or console.command() + ' learn'}")
     return PASSED if found["outcome"] == "pass" else NOT_PASSED
 

@@ -14,6 +14,7 @@ from grader.values import COMPARE_KEYS, Array, BadValue, decode, described, kind
 from grader.wire import BF16, DTYPES, NAMES, Fields
 
 TOLERANCES = ("ulp", "close", "rel_l2", "dist")
+PLAIN = (int, bool, str, type(None))
 UNORDERED = ("set", "multiset", "labels")
 FLOATS = ("f16", "bf16", "f32", "f64")
 KEYS = {  # what each comparator takes beside `cmp` and `why`
@@ -245,6 +246,8 @@ def compare(want: Want, got: Any, where: str = "return", labels: Labels | None =
 
 
 def compare_leaf(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> Difference | None:
+    if cmp.kind == "exact" and type(want) in PLAIN and type(want) is type(got):
+        return None if want == got else Difference(where, show(want), show(got))
     if cmp.kind in ("at_least", "at_most"):
         return _bounded(cmp, got, where)
     if cmp.kind == "dist":
@@ -261,6 +264,8 @@ def compare_leaf(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> D
 
 def _kind(value: Any) -> str:
     """Kinds that never stand for each other; a tensor's kind includes dtype and shape."""
+    if type(value) is float or type(value) is int:
+        return type(value).__name__
     if isinstance(value, np.ndarray) or (isinstance(value, np.generic) and not isinstance(value, np.float64)):
         return f"{NAMES.get(value.dtype, value.dtype)}{list(value.shape)}"
     return type(value).__name__ if not isinstance(value, float) else "float"

@@ -51,9 +51,13 @@ class PCG32:
 
     def below(self, n: int) -> int:
         least = (1 << 32) % n
-        while (r := self.next_u32()) < least:
-            pass
-        return r % n
+        while True:  # next_u32 written out: draws of long vectors are half of a property's time
+            old = self.state
+            self.state = (old * 6364136223846793005 + self.inc) & M64
+            xored, turn = ((old >> 18 ^ old) >> 27) & M32, old >> 59
+            r = (xored >> turn | xored << (-turn & 31)) & M32
+            if r >= least:
+                return r % n
 
 
 class Chooser:
@@ -66,8 +70,9 @@ class Chooser:
     def below(self, n: int) -> int:
         if not 1 <= n <= 1 << 32:
             raise ValueError(f"below({n}): 1 <= n <= 2^32")
-        self.choices.append(self.random.below(n))
-        return self.choices[-1]
+        choice = self.random.below(n)
+        self.choices.append(choice)
+        return choice
 
 
 class Replay:

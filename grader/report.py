@@ -70,8 +70,9 @@ def unit_lines(report: dict[str, Any], root: Path, next_hint: str, verbose: bool
     elif cases and len(same) == 1 and next(iter(same))[0] == "import":
         lines += import_lines(report, cases[0])
     else:
+        told: set[str] = set()
         for case in required if verbose else required[:SHOWN]:
-            lines += case_lines(report, case, root)
+            lines += case_lines(report, case, root, told)
         lines += name_lines([] if verbose else required[SHOWN:], "and {} more")
         lines += name_lines(
             [c for c in report["cases"] if c["outcome"] == "blocked"], "{} not run, three ran out of time"
@@ -102,7 +103,11 @@ def import_lines(report: dict[str, Any], case: dict[str, Any]) -> list[str]:
     return [*lines, f"      so     none of the {len(report['cases'])} cases could run", ""]
 
 
-def case_lines(report: dict[str, Any], case: dict[str, Any], root: Path) -> list[str]:
+def case_lines(
+    report: dict[str, Any], case: dict[str, Any], root: Path, told: set[str] | None = None
+) -> list[str]:
+    """A case that does not pass; a rule that was `told` already is only named."""
+    told = set() if told is None else told
     word = case["outcome"].upper() if case["outcome"] != "fail" else "FAIL"
     extra = "  (extra)" if case["level"] != "required" else ""
     lines = [f"{colour(case['outcome'], word)}  {case['id']}  {case['about']}{extra}"]
@@ -135,7 +140,11 @@ def case_lines(report: dict[str, Any], case: dict[str, Any], root: Path) -> list
     page = root / "spec" / f"{report['unit']}.md"
     for rule in case["rule"][:2]:
         text = spec.rules(page).get(rule, "") if page.exists() else ""
-        lines += [f"      rule   {rule}: {text}   (spec/{report['unit']}.md)"]
+        where = f"(spec/{report['unit']}.md)"
+        lines += [
+            f"      rule   {rule}, as above" if rule in told else f"      rule   {rule}: {text}   {where}"
+        ]
+        told.add(rule)
     if case["id"] in report.get("mistake", {}).get("cases", []):
         lines += [looks_like(report)]
     lines += output_lines(case)
@@ -206,10 +215,15 @@ def summary(report: dict[str, Any], next_hint: str) -> str:
 
 def to_write(report: dict[str, Any]) -> list[str]:
     """Where the code said that it is not written, so that a unit can be written function by function."""
-    places = {c["at"].rpartition(":") for c in report["cases"] if c["outcome"] == "todo" and "at" in c}
-    names = [f"{file}:{line}" for file, _, line in sorted(places, key=lambda p: (p[0], int(p[2])))]
-    more = [f"and {len(names) - 6} more"] if len(names) > 6 else []
-    return [f"      to write  {', '.join(names[:6] + more)}"] if names else []
+    files: dict[str, set[int]] = {}
+    for case in report["cases"]:
+        if case["outcome"] == "todo" and "at" in case:
+            file, _, line = case["at"].rpartition(":")
+            files.setdefault(file, set()).add(int(line))
+    return [
+        f"      to write  {file}, line {', '.join(map(str, sorted(at)))}"
+        for file, at in sorted(files.items())
+    ]
 
 
 def document(command: str, outcome: str, units: list[dict[str, Any]], **more: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import length_hint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,7 +31,12 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTPUT_KEPT = 64 << 10  # bytes of the learner's own output that are kept; the rest is drained
 IMPORT_LIMIT_S = 10.0
 LIMITS = {"AS": 1 << 30, "CPU": 120, "FSIZE": 16 << 20, "NOFILE": 64, "CORE": 0}
-TRACEBACK = re.compile(r"^(?:Timeout \(\d|Fatal Python error: )", re.MULTILINE)  # how faulthandler begins
+# What faulthandler writes of a hang, of an idle child, or of a crash; none of it is the learner's output.
+TRACEBACK = re.compile(
+    r"^(?:Timeout \([0-9:.]+\)!|Fatal Python error: .*)\n(?:(?:Thread|Current thread) 0x.*\n|  File .*\n"
+    r"|  <.*>\n|  \.\.\.\n|Extension modules: .*\n?|\n)*",
+    re.MULTILINE,
+)
 SIGNALS = {
     "SIGSEGV": "invalid memory access; usually an index past the end of an array",
     "SIGBUS": "invalid memory access",
@@ -238,6 +244,7 @@ class ForkSession:
         self.libm: str | None = "system"
         self.holds_objects = False
         self.seq = 0
+        self.received = bytearray()
         self.text = bytearray()
         self.open = True
         channel.setblocking(False)
@@ -272,8 +279,8 @@ class ForkSession:
                 self.drain()
 
     def read(self, size: int, until: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
+        """The next bytes of the channel; a whole answer usually comes with one call of the kernel."""
+        while len(self.received) < size:
             wait = until - time.monotonic()
             if wait <= 0:
                 raise TimeoutError
@@ -282,11 +289,13 @@ class ForkSession:
                     self.drain()
                     continue
                 with contextlib.suppress(BlockingIOError):
-                    chunk = self.channel.recv(min(size - len(data), 1 << 20))
+                    chunk = self.channel.recv(1 << 16 if size < 1 << 16 else 1 << 20)
                     if not chunk:
                         raise EOFError
-                    data += chunk
-        return bytes(data)
+                    self.received += chunk
+        data = bytes(self.received[:size])
+        del self.received[:size]
+        return data
 
     def request(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> Answer:
         until = time.monotonic() + limit_s
@@ -361,7 +370,7 @@ class ForkSession:
         """What the code printed since the last call, without the tracebacks of faulthandler."""
         self.poll_output()
         text, self.text = self.text.decode("utf-8", "replace"), bytearray()
-        return TRACEBACK.split(text, maxsplit=1)[0]
+        return TRACEBACK.sub("", text)
 
     def close(self) -> tuple[str, ...]:
         """Say bye; returns the modules that were loaded, or raises Ended if anything is not as it must be."""
@@ -419,7 +428,7 @@ def answer_of(reply: dict[str, Any], chunks: Any = None) -> Answer:
         elif key == "args":
             if not isinstance(value, dict):
                 raise wire.ProtocolError("args is not an object")
-            answer.args = {name: wire.decode(item, chunks) for name, item in value.items()}
+            answer.args = args_of(value, chunks)
         elif key == "unsupported":
             answer.value = str(value)[:400]
         elif key == "ok":
@@ -428,6 +437,24 @@ def answer_of(reply: dict[str, Any], chunks: Any = None) -> Answer:
     loaded = reply.get("loaded")
     answer.loaded = tuple(x for x in loaded if isinstance(x, str)) if isinstance(loaded, list) else ()
     return answer
+
+
+def args_of(value: dict[str, Any], chunks: Any) -> dict[str, Any]:
+    """Arguments as they came back; a record that is as it was before the call is decoded once."""
+    from grader import wire
+
+    args: dict[str, Any] = {}
+    bare: set[str] = set()  # those without tensors: equal JSON is equal content
+    for name, item in value.items():
+        first = name.removesuffix(" before")
+        if first != name and first in bare and value[first] == item:
+            args[name] = args[first]
+            continue
+        left = length_hint(chunks or ())
+        args[name] = wire.decode(item, chunks)
+        if length_hint(chunks or ()) == left:
+            bare.add(name)
+    return args
 
 
 def raised_of(about: Any, phase: Any) -> Raised:

@@ -277,20 +277,6 @@ def _key(value: Any) -> Any:
     return value
 
 
-def raw_lengths(node: Any) -> Iterator[int]:
-    """The body lengths a header names, in order; iterative, so depth cannot hurt."""
-    stack = [node]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(reversed(item))
-        elif isinstance(item, dict):
-            if type(n := item.get("raw")) is int and "shape" in item:
-                yield n
-            else:
-                stack.extend(reversed(item.values()))
-
-
 def pack(header: dict[str, Any], body: Body | None = None) -> bytes:
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     parts = body.parts if body else []
@@ -306,15 +292,22 @@ def sizes(prefix: bytes, max_body: int = MAX_BODY) -> tuple[int, int]:
 
 
 def unpack(text: bytes, raw: bytes) -> tuple[dict[str, Any], Iterator[bytes]]:
-    """A frame's message and its tensor bodies, every byte accounted for."""
+    """A frame's message and its tensor bodies in header order, every byte accounted for."""
+    lengths: list[int] = []
+
+    def note(item: dict[str, Any]) -> dict[str, Any]:
+        if type(n := item.get("raw")) is int and "shape" in item:
+            lengths.append(n)
+        return item
+
     try:
-        message = json.loads(text)
+        message = json.loads(text, object_hook=note)
     except (ValueError, RecursionError):
         raise ProtocolError("a header that is not JSON") from None
     if not isinstance(message, dict):
         raise ProtocolError("a header that is not an object")
     chunks, at = [], 0
-    for n in raw_lengths(message):
+    for n in lengths:
         if n < 0 or at + n > len(raw):
             raise ProtocolError("tensor data runs past the frame")
         chunks.append(raw[at : at + n])

@@ -45,7 +45,7 @@ def find(start: Path) -> Path | None:
 
 
 def here(start: Path, impl: str | None = None) -> Place:
-    """The place a command works on: --impl, else this ./ol's workspace or that around, else the repository."""
+    """Where a command works: --impl, else this ./ol's workspace or one around, else the repository."""
     course = course_root()
     if impl is not None:
         folder = Path(impl)

@@ -1,4 +1,4 @@
-"""`ol author build`: values come from the oracle, everything else stays byte for byte, and nothing is half written."""
+"""`ol author build`: values come from the oracle, all else stays byte for byte, nothing is half written."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ ODD_LAYOUT = """\
             why: "two roundings"
 
 # Between the cases, and 'quotes' that stay.
-- {id: stack/two, rule: [R5], oracle: [model], call: label, args: {n: 2}, expect: {return: [ {i64: %s, cmp: labels},   {i64: %s, cmp: labels} ]}}
+- {id: stack/two, rule: [R5], oracle: [model], call: label, args: {n: 2},
+   expect: {return: [ {i64: %s, cmp: labels},   {i64: %s, cmp: labels} ]}}
 - id: stack/three
   rule: [R1]
   oracle: [model]
@@ -186,13 +187,25 @@ FILLED = [
     ("{a: 1}", "{keys: {a: 2}}", "{keys: {a: 1}}"),
     ("{a: 1, b: 2}", "{attrs: {a: 2}}", "{attrs: {a: 1}}"),
     ("{bytes: 00ff}", "null", "{bytes: 00ff}"),
-    ("{f32: [[], []]}", '{f32: null, bits: null, cmp: bits}', '{f32: [2, 0], bits: "", cmp: bits}'),
-    ("{f32: [0.5]}", "{f32: {shape: null, bits: null}, cmp: bits}", "{f32: {shape: [1], bits: 3f000000}, cmp: bits}"),
-    ("{f32: [0.5, 1.0]}", '{f32: {shape: [2], bits: "3F000000  3F800000"}, cmp: bits}', '{f32: {shape: [2], bits: "3F000000  3F800000"}, cmp: bits}'),
+    ("{f32: [[], []]}", "{f32: null, bits: null, cmp: bits}", '{f32: [2, 0], bits: "", cmp: bits}'),
+    (
+        "{f32: [0.5]}",
+        "{f32: {shape: null, bits: null}, cmp: bits}",
+        "{f32: {shape: [1], bits: 3f000000}, cmp: bits}",
+    ),
+    (
+        "{f32: [0.5, 1.0]}",
+        '{f32: {shape: [2], bits: "3F000000  3F800000"}, cmp: bits}',
+        '{f32: {shape: [2], bits: "3F000000  3F800000"}, cmp: bits}',
+    ),
     ("{u8: [255, 0]}", '{u8: {shape: [2], hex: ""}}', "{u8: {shape: [2], hex: ff00}}"),
     ("{bool: [false, true, true]}", "{bool: {shape: null, ids: null}}", "{bool: {shape: [3], ids: [1, 2]}}"),
-    ("{f32: {shape: [2], gen: u24, seed: 7}}", "{f32: {shape: [2], gen: u24, seed: 7}, cmp: bits}", "{f32: {shape: [2], gen: u24, seed: 7}, cmp: bits}"),
-]  # fmt: skip
+    (
+        "{f32: {shape: [2], gen: u24, seed: 7}}",
+        "{f32: {shape: [2], gen: u24, seed: 7}, cmp: bits}",
+        "{f32: {shape: [2], gen: u24, seed: 7}, cmp: bits}",
+    ),
+]
 
 
 @pytest.mark.parametrize(("item", "before", "after"), FILLED)
@@ -204,22 +217,36 @@ def test_placeholders_and_wrong_values_of_every_kind(toy: Path, item: str, befor
 
 
 def test_arguments_and_objects_afterwards_are_filled(toy: Path) -> None:
-    oracle(toy, 'def expect(case):\n    return {"return": None, "args": {"xs": case["args"]["xs"] * 2}, "after": {"s": [7]}}\n')
+    oracle(
+        toy,
+        "def expect(case):\n"
+        '    return {"return": None, "args": {"xs": case["args"]["xs"] * 2}, "after": {"s": [7]}}\n',
+    )
     more = "  mutates: [xs]\n  objects: [{id: s, new: Stack, args: {capacity: 1}}]\n"
-    case = total("{return: 1, args: {xs: {f64: null, cmp: exact}}, after: {s: {get: items, return: null}}}", more=more)
+    case = total(
+        "{return: 1, args: {xs: {f64: null, cmp: exact}}, after: {s: {get: items, return: null}}}", more=more
+    )
     path = write(toy, case)
     build(stage(toy), toy, True)
-    assert "{return: null, args: {xs: {f64: [2.0, 5.0], cmp: exact}}, after: {s: {get: items, return: [7]}}}" in path.read_text()
+    assert (
+        "{return: null, args: {xs: {f64: [2.0, 5.0], cmp: exact}}, after: {s: {get: items, return: [7]}}}"
+        in path.read_text()
+    )
 
 
 def test_raises_accept_and_properties_are_checked_and_left_alone(toy: Path) -> None:
-    oracle(toy, """\
+    oracle(
+        toy,
+        """\
 def expect(case):
     if not case["args"]["xs"].size:
         return {"raises": "ValueError"}
     return {"return": float(case["args"]["xs"].sum())}
-""")
-    accept = "{accept: [{policy: raised, raises: IndexError}, {policy: exact, return: {f64: 3.5, cmp: exact}}]}"
+""",
+    )
+    accept = (
+        "{accept: [{policy: raised, raises: IndexError}, {policy: exact, return: {f64: 3.5, cmp: exact}}]}"
+    )
     cases = (
         total("{return: {f64: 3.5, cmp: exact}}")
         + total(accept, name="accept")
@@ -231,14 +258,16 @@ def expect(case):
   call: total
   property: {given: {xs: {draw: floats, with: {dtype: f64, shape: [3]}}}, same_as: oracle, cmp: bits, runs: 2}
 """
-    )  # fmt: skip
+    )
     path = write(toy, cases)
     assert build(stage(toy), toy, True) == ["MANIFEST.tsv"]
     assert path.read_text() == HEAD + "cases:\n" + cases
 
 
 def test_the_oracle_sees_inputs_and_no_expected_value(toy: Path) -> None:
-    oracle(toy, """\
+    oracle(
+        toy,
+        """\
 import numpy as np
 
 SEEN = []
@@ -249,10 +278,16 @@ def expect(case):
     if "steps" in case:
         return {"steps": [{"return": 1, "state": {"items": [5]}}]}
     return {"return": 3.5, "after": {"s": 0}}
-""")
+""",
+    )
     objects = '  objects: [{id: s, new: testkit.ScriptedUniforms, args: {values: [{u64: "0x10"}, 0.5]}}]\n'
-    case = total("{return: {f64: 3.5, cmp: exact}, after: {s: {do: drawn, args: {a: 1}, return: 0}}}", more=objects)
-    case = case.replace("xs: {f64: [1.0, 2.5]}", "xs: {f64: [1.0, 2.5]}, d: {dtype: f16}, p: {new: Stack, args: {n: [{ref: s}]}}")
+    case = total(
+        "{return: {f64: 3.5, cmp: exact}, after: {s: {do: drawn, args: {a: 1}, return: 0}}}", more=objects
+    )
+    case = case.replace(
+        "xs: {f64: [1.0, 2.5]}",
+        "xs: {f64: [1.0, 2.5]}, d: {dtype: f16}, p: {new: Stack, args: {n: [{ref: s}]}}",
+    )
     trace = """\
 - id: stack/trace
   rule: [R1]
@@ -267,31 +302,38 @@ def expect(case):
     xs = first["args"].pop("xs")
     assert (xs.dtype.str, xs.tolist()) == ("<f8", [1.0, 2.5])
     assert first == {
-        "id": "stack/total", "call": "total",
+        "id": "stack/total",
+        "call": "total",
         "args": {"d": "f2", "p": {"new": "Stack", "args": {"n": [{"ref": "s"}]}}},
         "objects": [{"id": "s", "new": "testkit.ScriptedUniforms", "args": {"values": [16, 0.5]}}],
         "after": {"s": {"do": "drawn", "args": {"a": 1}}},
-    }  # fmt: skip
+    }
     x = second["steps"][0]["args"].pop("x")
     assert x.dtype.str == "<f4"
     assert second == {
-        "id": "stack/trace", "new": "Stack", "args": {"capacity": 2},
+        "id": "stack/trace",
+        "new": "Stack",
+        "args": {"capacity": 2},
         "steps": [{"do": "push", "args": {}, "mutates": ["x"]}],
-    }  # fmt: skip
+    }
 
 
 # -- hand cases -------------------------------------------------------------------------------------------
 
 
 def test_a_hand_case_stays_as_typed_where_the_oracle_agrees(toy: Path) -> None:
-    text = total("{return: {f64: 3.50, cmp: exact}}", oracles="[paper]") + total("{return: {f64: null, cmp: exact}}", name="b")
+    text = total("{return: {f64: 3.50, cmp: exact}}", oracles="[paper]") + total(
+        "{return: {f64: null, cmp: exact}}", name="b"
+    )
     path = write(toy, text, PAPER)
     build(stage(toy), toy, True)
     assert path.read_text() == PAPER + "cases:\n" + text.replace("null", "3.5")
 
 
 def test_a_hand_case_is_refused_where_the_oracle_differs(toy: Path) -> None:
-    text = total("{return: {f64: 3.25, cmp: exact}}", oracles="[paper]") + total("{return: {f64: 3.5, cmp: bits}}", name="b")
+    text = total("{return: {f64: 3.25, cmp: exact}}", oracles="[paper]") + total(
+        "{return: {f64: 3.5, cmp: bits}}", name="b"
+    )
     write(toy, text, PAPER)
     error = refused(toy, "cases[0].expect.return: typed 3.25, the oracle says 3.5")
     assert error.where == "stack/total (fixtures/stack/built.yaml:8)"
@@ -312,7 +354,9 @@ def test_a_hand_case_needs_no_oracle(toy: Path) -> None:
 
 
 def test_a_hand_case_has_its_value_typed(toy: Path) -> None:
-    text = total("{return: {f64: null, cmp: exact}}", oracles="[paper]") + total("{return: {f64: 3.5, cmp: bits}}", name="b")
+    text = total("{return: {f64: null, cmp: exact}}", oracles="[paper]") + total(
+        "{return: {f64: 3.5, cmp: bits}}", name="b"
+    )
     write(toy, text, PAPER)
     refused(toy, "a typed value is not one: None is no number")
 
@@ -330,8 +374,14 @@ def test_a_hand_case_beside_another_oracle_is_built(toy: Path) -> None:
     ("body", "words"),
     [
         ("raise ZeroDivisionError", "expect() raised ZeroDivisionError: "),
-        ("return case['nothing']", "expect() raised KeyError: 'nothing' · stack/total (fixtures/stack/built.yaml:7)"),
-        ("raise NotImplementedError", "expect() does not cover this case · stack/total (fixtures/stack/built.yaml:7)"),
+        (
+            "return case['nothing']",
+            "expect() raised KeyError: 'nothing' · stack/total (fixtures/stack/built.yaml:7)",
+        ),
+        (
+            "raise NotImplementedError",
+            "expect() does not cover this case · stack/total (fixtures/stack/built.yaml:7)",
+        ),
         ("return 3.5", "expect() gave a float, not a dict"),
         ("return {'raises': 'ValueError'}", "the case returns, the oracle raises ValueError"),
         ("return {'return': 'text'}", "cases[0].expect.return: typed f64, the oracle gives text"),
@@ -364,11 +414,15 @@ def test_a_fault_of_the_oracle_is_ours(toy: Path, body: str, words: str | None) 
         ("{i32: [7]}", "np.array([7])", "typed i32, the oracle gives i64[1]"),
         ("{keys: {a: 1}}", "{'a': 1, 'b': 2}", "the oracle also gives 'b'"),
         ("{a: 1, b: 2}", "{'a': 1}", "the oracle says nothing of 'b'"),
-        ("{f32: {shape: [2], gen: u24, seed: 7}, cmp: bits}", "np.zeros(2, np.float32)", "the oracle gives another array"),
+        (
+            "{f32: {shape: [2], gen: u24, seed: 7}, cmp: bits}",
+            "np.zeros(2, np.float32)",
+            "the oracle gives another array",
+        ),
         ("3", "object()", "a object has no fixture form"),
         ("3", "{1: 2}", "a dict has no fixture form"),
     ],
-)  # fmt: skip
+)
 def test_an_answer_of_another_kind_is_refused(toy: Path, want: str, value: str, words: str) -> None:
     oracle(toy, f"def expect(case):\n    return {{'return': {value}}}\n")
     write(toy, pick("1", want))
@@ -376,9 +430,15 @@ def test_an_answer_of_another_kind_is_refused(toy: Path, want: str, value: str, 
 
 
 @pytest.mark.parametrize(
-    ("value", "want"), [("np.int64(7)", "{i32: 7}"), ("np.bool_(True)", "{bool: true}"), ("np.float64(0.5)", "{f64: 0.5, cmp: bits}"),
-                        ("np.array(0.5, np.float32)", "{f32: 0.5, cmp: bits}"), ("np.int64(7)", "7")],
-)  # fmt: skip
+    ("value", "want"),
+    [
+        ("np.int64(7)", "{i32: 7}"),
+        ("np.bool_(True)", "{bool: true}"),
+        ("np.float64(0.5)", "{f64: 0.5, cmp: bits}"),
+        ("np.array(0.5, np.float32)", "{f32: 0.5, cmp: bits}"),
+        ("np.int64(7)", "7"),
+    ],
+)
 def test_numpy_scalars_of_a_kind_are_that_kind(toy: Path, value: str, want: str) -> None:
     oracle(toy, f"def expect(case):\n    return {{'return': {value}}}\n")
     write(toy, pick("1", want))
@@ -389,7 +449,11 @@ def test_a_case_and_its_oracle_agree_on_raising(toy: Path) -> None:
     twin = total("{return: {f64: 3.5, cmp: exact}}")
     write(toy, twin + total("{raises: ValueError}", "{f64: [1.0]}", "raises", more="  twin: stack/total\n"))
     refused(toy, "the case raises ValueError, the oracle returns")
-    oracle(toy, "def expect(case):\n    return {'raises': 'IndexError'} if len(case['args']['xs']) == 1 else {'return': 3.5}\n")
+    oracle(
+        toy,
+        "def expect(case):\n"
+        "    return {'raises': 'IndexError'} if len(case['args']['xs']) == 1 else {'return': 3.5}\n",
+    )
     refused(toy, "the case raises ValueError, the oracle raises IndexError")
 
 
@@ -416,13 +480,22 @@ TRACE = """\
         ("None", "expect() gives one entry a step under 'steps'"),
         ("[{}]", "expect() gives one entry a step under 'steps'"),
         ("[{'return': 1}, {'raises': 'Full'}]", "expect() says nothing of 'items' at step 1"),
-        ("[{'return': 1, 'state': {'items': [5]}}, {'return': 2}]", "the case raises Full, the oracle returns"),
+        (
+            "[{'return': 1, 'state': {'items': [5]}}, {'return': 2}]",
+            "the case raises Full, the oracle returns",
+        ),
         ("[{'raises': 'Full'}, {'raises': 'Full'}]", "the case returns, the oracle raises Full"),
-        ("[{'return': 1, 'state': {'items': [5]}}, {'raises': 'Full', 'state': {'items': [5]}}]",
-         "the case raises KeyError, the oracle returns"),
-        ("[{'return': 1, 'state': {'items': [5]}}, {'raises': 'Full', 'state': {'items': {'raises': 'KeyError'}}}]", None),
+        (
+            "[{'return': 1, 'state': {'items': [5]}}, {'raises': 'Full', 'state': {'items': [5]}}]",
+            "the case raises KeyError, the oracle returns",
+        ),
+        (
+            "[{'return': 1, 'state': {'items': [5]}}, "
+            "{'raises': 'Full', 'state': {'items': {'raises': 'KeyError'}}}]",
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 def test_traces_step_by_step(toy: Path, steps: str, words: str | None) -> None:
     oracle(toy, f"def expect(case):\n    return {{'steps': {steps}}}\n")
     write(toy, TRACE, HEAD + "observables:\n  items: {get: items}\n")
@@ -434,7 +507,11 @@ def test_traces_step_by_step(toy: Path, steps: str, words: str | None) -> None:
 
 def test_a_step_that_states_nothing_must_not_raise(toy: Path) -> None:
     oracle(toy, "def expect(case):\n    return {'steps': [{'return': 1}, {'raises': 'Full'}]}\n")
-    write(toy, TRACE.replace(", state: {items: [5]}", "").partition("  - {do: push, args: {x: 6}")[0] + "  - {do: push, args: {x: 6}}\n")
+    write(
+        toy,
+        TRACE.replace(", state: {items: [5]}", "").partition("  - {do: push, args: {x: 6}")[0]
+        + "  - {do: push, args: {x: 6}}\n",
+    )
     refused(toy, "the case states no raise, the oracle raises Full")
 
 
@@ -474,7 +551,8 @@ def generate():
              "args": {"items": [{"f64": [0.1, "nan"]}], "i": 0},
              "expect": {"return": {"f64": [0.1, "nan"], "cmp": "exact", "nan": "same_place"}}},
             {"id": "stack/golden-trace", "rule": ["R1"], "oracle": ["model"], "new": "Stack",
-             "steps": [{"do": "push", "args": {"x": 1}, "return": 1, "state": {"items": [1]}}, {"do": "pop", "return": 1}],
+             "steps": [{"do": "push", "args": {"x": 1}, "return": 1, "state": {"items": [1]}},
+                       {"do": "pop", "return": 1}],
              "args": {"capacity": 1}},
         ],
     }}
@@ -524,16 +602,28 @@ def test_generated_files_are_written_whole_and_stale_ones_removed(toy: Path) -> 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("golden.gen.yaml", "golden.yaml"), "generate() names 'golden.yaml' · oracle.py · generated files end in .gen.yaml"),
+        (
+            ("golden.gen.yaml", "golden.yaml"),
+            "generate() names 'golden.yaml' · oracle.py · generated files end in .gen.yaml",
+        ),
         (("golden.gen.yaml", "../golden.gen.yaml"), "generate() names '../golden.gen.yaml'"),
         (('"title": "Golden", ', ""), "missing key 'title' · fixtures/stack/golden.gen.yaml"),
-        (("return {\"golden", "1 / 0\n    return {\"golden"), "generate() raised ZeroDivisionError: division by zero · oracle.py"),
-        (('[0.1, "nan"]}], "i"', '[float("nan")]}], "i"'), "nan has no bare form: write the word as a string · generate(), golden.gen.yaml"),
+        (
+            ('return {"golden', '1 / 0\n    return {"golden'),
+            "generate() raised ZeroDivisionError: division by zero · oracle.py",
+        ),
+        (
+            ('[0.1, "nan"]}], "i"', '[float("nan")]}], "i"'),
+            "nan has no bare form: write the word as a string · generate(), golden.gen.yaml",
+        ),
         (('"i": 0}', '"i": {1: 2}}'), "a key is a string, not int · generate(), golden.gen.yaml"),
-        (("def generate", "import nothing_of_this_name\ndef generate"), "cannot be imported: ModuleNotFoundError"),
+        (
+            ("def generate", "import nothing_of_this_name\ndef generate"),
+            "cannot be imported: ModuleNotFoundError",
+        ),
         (("def generate", "def expect(:\ndef generate"), "cannot be imported: SyntaxError"),
     ],
-)  # fmt: skip
+)
 def test_a_fault_of_generate_is_ours(toy: Path, change: tuple[str, str], words: str) -> None:
     assert GENERATE.count(change[0]) == 1
     oracle(toy, GENERATE.replace(*change))
@@ -542,8 +632,11 @@ def test_a_fault_of_generate_is_ours(toy: Path, change: tuple[str, str], words: 
 
 def test_canonical_takes_scalars_and_empty_mappings() -> None:
     assert canonical({"title": "a: b", "flags": {}, "cases": [{"id": "x"}]}).splitlines()[1:] == [
-        'title: "a: b"', "flags: {}", "cases:", "- id: x",
-    ]  # fmt: skip
+        'title: "a: b"',
+        "flags: {}",
+        "cases:",
+        "- id: x",
+    ]
 
 
 # -- the manifest -----------------------------------------------------------------------------------------
@@ -557,8 +650,13 @@ def test_the_manifest_names_every_file_with_its_hash(toy: Path) -> None:
     build(stage(toy), toy, True)
     rows = [line.split("\t") for line in (folder(toy) / "MANIFEST.tsv").read_text().splitlines()]
     assert [name for _, name in rows] == [
-        "equivalents/deque.py", "equivalents/plain.py", "errors.yaml", "golden.gen.yaml", "mutants.yaml", "oracle.py",
-    ]  # fmt: skip
+        "equivalents/deque.py",
+        "equivalents/plain.py",
+        "errors.yaml",
+        "golden.gen.yaml",
+        "mutants.yaml",
+        "oracle.py",
+    ]
     for digest, name in rows:
         assert hashlib.sha256((folder(toy) / name).read_bytes()).hexdigest() == digest
 

@@ -32,7 +32,7 @@ from grader.errors import INTERRUPTED, NOT_PASSED, OWN_FAULT, PASSED, USAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 TOY = ROOT / "tests" / "toy"
-OL = [sys.executable, "-I", "-X", "utf8", str(ROOT / "grader" / "__main__.py")]
+OL = [sys.executable, "-I", "-B", "-X", "utf8", str(ROOT / "grader" / "__main__.py")]
 Done = subprocess.CompletedProcess[str]
 GATE_ROW = "\t".join([
     "toy", "3", "MS-T", "toy_gate", "-", "milestone", "T.1", "The toy gate", "spec/toy_gate.md",
@@ -249,7 +249,7 @@ def test_what_is_not_written_is_todo_and_says_where(ws: Path, course: Path) -> N
     assert done.returncode == NOT_PASSED
     line = (ws / "impl" / "stack.py").read_text().split("raise NotImplementedError")[0].count("\n") + 1
     head, last, follow = done.stdout.splitlines()
-    assert head == f"      to write  stack.py:{line}"
+    assert head == f"      to write  stack.py, line {line}"
     assert re.fullmatch(r"todo  T\.1 stack  not written yet: \d+ of \d+ cases, \d+\.\d s", last)
     assert follow == "next  write impl/stack.py (ol spec T.1 says what), then ol check T.1"
 

@@ -14,9 +14,22 @@ from hypothesis import strategies as st
 
 from grader import compare as module
 from grader.compare import (
-    COMPARATORS, Attrs, Cmp, Difference, Keys, Labels, Leaf, Seq, chi2_tail, cmp_of, compare, settled,
-    show_want, want_of, want_value,
-)  # fmt: skip
+    COMPARATORS,
+    Attrs,
+    Cmp,
+    Difference,
+    Keys,
+    Labels,
+    Leaf,
+    Seq,
+    chi2_tail,
+    cmp_of,
+    compare,
+    settled,
+    show_want,
+    want_of,
+    want_value,
+)
 from grader.values import BadValue, decode
 from grader.wire import BF16, DTYPES, Fields, Opaque
 
@@ -86,7 +99,7 @@ ULP_TABLE = [
     ("bf16", 0x0001, 0x8001, 2),
     ("bf16", 0x7F7F, 0x7F80, None),
     ("bf16", 0x7FC0, 0x7FC0, None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("dtype", "want", "got", "distance"), ULP_TABLE)
@@ -173,13 +186,29 @@ def test_bits_is_equality_of_bits(a: int, b: int) -> None:
 # -- kinds ------------------------------------------------------------------------------------------------
 
 KINDS = {
-    "null": None, "bool": True, "integer": 1, "float": 1.0, "text": "1", "bytes": b"1", "sequence": [1],
-    "i64[1]": np.array([1]), "i32[1]": np.array([1], np.int32), "bool[1]": np.array([True]),
-    "f64[1]": np.array([1.0]), "f32[1]": np.array([1.0], np.float32), "f16[1]": np.array([1.0], np.float16),
-    "bf16[1]": np.array([0x3F80], np.uint16).view(BF16), "u16[1]": np.array([0x3F80], np.uint16),
-    "f64[]": np.array(1.0), "f32[]": np.float32(1), "f64[1,1]": np.array([[1.0]]), "i64[]": np.array(1),
-    "dict": {"a": 1}, "object": Fields("T", {"b": 1}), "opaque": Opaque("a set"),
-}  # fmt: skip
+    "null": None,
+    "bool": True,
+    "integer": 1,
+    "float": 1.0,
+    "text": "1",
+    "bytes": b"1",
+    "sequence": [1],
+    "i64[1]": np.array([1]),
+    "i32[1]": np.array([1], np.int32),
+    "bool[1]": np.array([True]),
+    "f64[1]": np.array([1.0]),
+    "f32[1]": np.array([1.0], np.float32),
+    "f16[1]": np.array([1.0], np.float16),
+    "bf16[1]": np.array([0x3F80], np.uint16).view(BF16),
+    "u16[1]": np.array([0x3F80], np.uint16),
+    "f64[]": np.array(1.0),
+    "f32[]": np.float32(1),
+    "f64[1,1]": np.array([[1.0]]),
+    "i64[]": np.array(1),
+    "dict": {"a": 1},
+    "object": Fields("T", {"b": 1}),
+    "opaque": Opaque("a set"),
+}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -195,7 +224,9 @@ def test_a_wrong_kind_says_both_kinds_and_values() -> None:
     assert difference == Difference(
         "return", "f64[2] [1.0, 2.0]", "f32[1, 2] [[1.0, 2.0]]", "another kind of value"
     )
-    assert judged(Cmp("exact"), 1, None) == Difference("return", "an integer 1", "null", "another kind of value")
+    assert judged(Cmp("exact"), 1, None) == Difference(
+        "return", "an integer 1", "null", "another kind of value"
+    )
     opaque = judged(Cmp("exact"), "a", Opaque("a set"))
     assert opaque == Difference("return", "text 'a'", "a set", "another kind of value")
     assert judged(Cmp("exact"), "ab", "ac") == Difference("return", "'ab'", "'ac'")
@@ -258,14 +289,20 @@ def test_close_is_computed_in_f64() -> None:
     assert not passes(Cmp("close", atol=math.nextafter(distance, 0)), want, got)
     difference = judged(Cmp("close", atol=distance / 4), want, got)
     assert difference is not None
-    assert (difference.note, difference.gap, difference.allowed) == ("1 of 1 differ, off by 4 times the tolerance", 4.0, 1.0)
+    assert (difference.note, difference.gap, difference.allowed) == (
+        "1 of 1 differ, off by 4 times the tolerance",
+        4.0,
+        1.0,
+    )
 
 
 def test_rel_l2_at_its_boundary() -> None:
     want, got = np.array([3.0, 4.0]), np.array([3.0, 4.5])
     assert passes(Cmp("rel_l2", max=0.1), want, got)
     difference = judged(Cmp("rel_l2", max=math.nextafter(0.1, 0)), want, got)
-    assert difference == Difference("return", "within 0.1 in relative L2", "0.1", "", 0.1, math.nextafter(0.1, 0))
+    assert difference == Difference(
+        "return", "within 0.1 in relative L2", "0.1", "", 0.1, math.nextafter(0.1, 0)
+    )
     assert passes(Cmp("rel_l2", max=0.1), want.astype(np.float16), got.astype(np.float16))
     assert passes(Cmp("rel_l2"), want, want)
     assert not passes(Cmp("rel_l2"), want, got)
@@ -277,7 +314,9 @@ def test_rel_l2_neither_overflows_nor_underflows() -> None:
     assert passes(Cmp("rel_l2", max=5.0), tiny, 5 * tiny)
     assert passes(Cmp("rel_l2", max=1e-9), huge, huge * (1 + 1e-12))
     assert not passes(Cmp("rel_l2", max=1e-13), huge, huge * (1 + 1e-12))
-    assert not passes(Cmp("rel_l2", max=1e9), np.zeros(2), np.array([0.0, 5e-324]))  # nothing to be relative to
+    assert not passes(
+        Cmp("rel_l2", max=1e9), np.zeros(2), np.array([0.0, 5e-324])
+    )  # nothing to be relative to
     assert passes(Cmp("rel_l2"), np.zeros(2), np.array([0.0, -0.0]))
 
 
@@ -295,11 +334,18 @@ def test_rel_l2_leaves_out_equal_infinities_and_asked_nans_only() -> None:
 # -- NaN never passes by accident -------------------------------------------------------------------------
 
 NUMBERS = {
-    "exact": Cmp("exact"), "ulp": ulp(math.inf), "close": Cmp("close", rtol=math.inf, atol=math.inf),
-    "rel_l2": Cmp("rel_l2", max=math.inf), "at_least": Cmp("at_least", bound=-math.inf),
-    "at_most": Cmp("at_most", bound=math.inf), "bits": Cmp("bits"), "set": Cmp("set"), "labels": Cmp("labels"),
-    "multiset": Cmp("multiset"), "dist": Cmp("dist", n=1, alpha=1e-300),
-}  # fmt: skip
+    "exact": Cmp("exact"),
+    "ulp": ulp(math.inf),
+    "close": Cmp("close", rtol=math.inf, atol=math.inf),
+    "rel_l2": Cmp("rel_l2", max=math.inf),
+    "at_least": Cmp("at_least", bound=-math.inf),
+    "at_most": Cmp("at_most", bound=math.inf),
+    "bits": Cmp("bits"),
+    "set": Cmp("set"),
+    "labels": Cmp("labels"),
+    "multiset": Cmp("multiset"),
+    "dist": Cmp("dist", n=1, alpha=1e-300),
+}
 FLOATS = st.floats(width=64) | st.sampled_from([0.0, -0.0, math.inf, -math.inf, math.nan])
 
 
@@ -344,10 +390,20 @@ def test_bits_passes_a_nan_only_for_that_nan() -> None:
 
 @pytest.mark.parametrize(
     ("got", "least", "most"),
-    [(2.0, True, True), (2, True, True), (math.nextafter(2, 3), True, False), (1, False, True), (math.inf, True, False),
-     (-math.inf, False, True), (math.nan, False, False), (True, False, False), ("2", False, False), (None, False, False),
-     (np.array([2.0]), False, False)],
-)  # fmt: skip
+    [
+        (2.0, True, True),
+        (2, True, True),
+        (math.nextafter(2, 3), True, False),
+        (1, False, True),
+        (math.inf, True, False),
+        (-math.inf, False, True),
+        (math.nan, False, False),
+        (True, False, False),
+        ("2", False, False),
+        (None, False, False),
+        (np.array([2.0]), False, False),
+    ],
+)
 def test_bounds(got: Any, least: bool, most: bool) -> None:
     assert passes(Cmp("at_least", bound=2.0), 0.0, got) == least
     assert passes(Cmp("at_most", bound=2.0), 0.0, got) == most
@@ -459,9 +515,10 @@ def test_dist_counts_ids_of_probability_zero_and_strangers() -> None:
 
 
 @pytest.mark.parametrize(
-    "got", [[0, 1], [0] * 5, ["0"] * 4, [True] * 4, [0.0] * 4, None, 3, "0000", np.zeros(4), np.zeros(4, np.bool_)],
+    "got",
+    [[0, 1], [0] * 5, ["0"] * 4, [True] * 4, [0.0] * 4, None, 3, "0000", np.zeros(4), np.zeros(4, np.bool_)],
     ids=repr,
-)  # fmt: skip
+)
 def test_dist_takes_n_ids_and_nothing_else(got: Any) -> None:
     difference = judged(dist(4, 1e-300), np.array([1.0, 0.0]), got)
     assert difference is not None
@@ -495,7 +552,9 @@ def test_dicts_are_complete_and_objects_by_what_is_named() -> None:
     want = Keys({"a": Leaf(1, Cmp()), "b": Leaf(2, Cmp())})
     assert compare(want, {"b": 2, "a": 1}) is None
     assert compare(want, Fields("T", {"a": 1, "b": 2})) is None  # an object by all its public fields
-    assert compare(want, {"a": 1, "c": 3}) == Difference("return", "keys a, b", "keys a, c", "missing b; surplus c")
+    assert compare(want, {"a": 1, "c": 3}) == Difference(
+        "return", "keys a, b", "keys a, c", "missing b; surplus c"
+    )
     assert compare(want, {"a": 1, "b": 3}) == Difference("return['b']", "2", "3")
     assert compare(want, [1, 2]) == Difference("return", "a dict {a: 1, b: 2}", "a sequence of 2 [1, 2]")
     assert compare(want, {1: 1, "b": 2}) is not None
@@ -530,9 +589,13 @@ def test_a_default_comparator_judges_what_names_none() -> None:
 
 @pytest.mark.parametrize(
     "node",
-    [{"f64": 1.0, "cmp": "ulp", "max": 2}, {"f64": 1.0, "cmp": "close", "rtol": 1, "atol": 2},
-     {"f64": 1.0, "cmp": "at_most", "bound": -3.5}, {"i64": [1], "cmp": "labels"}],
-)  # fmt: skip
+    [
+        {"f64": 1.0, "cmp": "ulp", "max": 2},
+        {"f64": 1.0, "cmp": "close", "rtol": 1, "atol": 2},
+        {"f64": 1.0, "cmp": "at_most", "bound": -3.5},
+        {"i64": [1], "cmp": "labels"},
+    ],
+)
 def test_comparators_are_read_with_their_numbers(node: dict[str, Any]) -> None:
     cmp = cmp_of(node)
     assert (cmp.kind, cmp.stated, cmp.nan) == (node["cmp"], True, False)

@@ -91,7 +91,10 @@ def test_seed_and_run_name_an_input(seed: int, i: int) -> None:
 
 
 def test_runs_differ() -> None:
-    assert len({tuple(Chooser(seed, i).below(2**32) for _ in range(1)) for seed in range(20) for i in range(20)}) == 400
+    assert (
+        len({tuple(Chooser(seed, i).below(2**32) for _ in range(1)) for seed in range(20) for i in range(20)})
+        == 400
+    )
 
 
 def test_a_chooser_reads_the_stream_of_its_child_seed() -> None:

@@ -1,4 +1,4 @@
-"""The fixture language: what a reader refuses and why, what a correct implementation is told, what it passes."""
+"""The fixture language: what a reader refuses and why, what a correct implementation fails and passes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def read(path: Path, text: str, kind: str = "cases") -> Any:
 
 def mended(text: str, mend: str) -> str:
     """The text after `s/old/new/`, applied once, below the head."""
-    _, old, new, _ = (part.replace("\\n", "\n").replace("\\t", "\t") for part in mend.removeprefix("s").split(mend[1]))
+    _, old, new, _ = (
+        part.replace("\\n", "\n").replace("\\t", "\t") for part in mend.removeprefix("s").split(mend[1])
+    )
     head = "".join(line for line in text.splitlines(keepends=True) if line.startswith("# "))
     body = text.removeprefix(head)
     assert body.count(old) == 1
@@ -108,7 +110,9 @@ def test_hints_twins_and_replaced_cases_are_found_in_other_files() -> None:
     made = reader()
     raising = (FIXTURES / "valid-pass" / "raise.yaml").read_text()
     twin, _, alone = raising.partition("- id: stack/raise\n")
-    made.read(FIXTURES / "a.yaml", (twin.partition("cases:\n")[0] + "cases:\n- id: stack/raise\n" + alone).encode())
+    made.read(
+        FIXTURES / "a.yaml", (twin.partition("cases:\n")[0] + "cases:\n- id: stack/raise\n" + alone).encode()
+    )
     with pytest.raises(OwnFault, match="stack/raise: no twin 'stack/raise-twin'"):
         made.finish()
     made.read(FIXTURES / "b.yaml", twin.encode())
@@ -136,24 +140,15 @@ def test_dotted_places() -> None:
 # -- valid files on a correct implementation --------------------------------------------------------------
 
 
-class FileUnit(Unit):
-    """The toy's unit with the cases of a folder of single files."""
-
-    folder: Path
-
-    @property
-    def dir(self) -> Path:
-        return self.folder
-
-
 def unit_of(paths: list[Path], oracle: Path) -> Unit:
+    """The toy's unit with the cases of a folder of single files."""
     cases: list[Case] = []
     for path in paths:
         cases += [Case(**case) for case in read(path, path.read_text())["cases"]]
     stage: Stage = read_path(TOY / "path.tsv")[0]
-    unit = FileUnit(stage, TOY, cases, {}, ERRORS, "")
-    unit.folder = paths[0].parent
-    unit._oracle = fixtures.import_file(oracle, f"oracle_of_{unit.folder.name.replace('-', '_')}")
+    unit = Unit(stage, TOY, cases, {}, ERRORS, "")
+    unit.dir = paths[0].parent
+    unit._oracle = fixtures.import_file(oracle, f"oracle_of_{unit.dir.name.replace('-', '_')}")
     return unit
 
 
@@ -188,13 +183,18 @@ def test_a_valid_file_that_a_correct_implementation_fails(path: Path, failing: d
     head, verdict = head_of(path.read_text()), failing[f"stack/{path.stem}"]
     difference = verdict.difference
     said = {
-        "outcome": verdict.outcome, "last state": verdict.last_state,
+        "outcome": verdict.outcome,
+        "last state": verdict.last_state,
         "step": "" if verdict.step == "pick" else verdict.step,
-        "steps": str(len(verdict.counterexample["steps"])) if "steps" in (verdict.counterexample or {}) else "",
+        "steps": str(len(verdict.counterexample["steps"]))
+        if "steps" in (verdict.counterexample or {})
+        else "",
         "text": "" if difference else verdict.text,
-        "where": difference.where if difference else "", "expected": difference.expected if difference else "",
-        "got": difference.got if difference else "", "note": difference.note if difference else "",
-    }  # fmt: skip
+        "where": difference.where if difference else "",
+        "expected": difference.expected if difference else "",
+        "got": difference.got if difference else "",
+        "note": difference.note if difference else "",
+    }
     assert {key: text for key, text in said.items() if text} == head
     assert not verdict.passed
 
@@ -207,11 +207,11 @@ def test_a_valid_file_that_a_correct_implementation_passes(path: Path, passing: 
 
 
 def test_every_case_of_the_passing_files_passes(passing: dict[str, Verdict]) -> None:
-    assert {id: v.outcome for id, v in passing.items() if not v.passed} == {}
+    assert {name: v.outcome for name, v in passing.items() if not v.passed} == {}
 
 
 def test_only_twins_pass_in_the_failing_files(failing: dict[str, Verdict]) -> None:
-    assert [id for id, v in failing.items() if v.passed and not id.endswith("-twin")] == []
+    assert [name for name, v in failing.items() if v.passed and not name.endswith("-twin")] == []
 
 
 def keys_of(node: Any) -> Iterator[tuple[str, Any]]:
@@ -231,8 +231,32 @@ def test_the_valid_files_use_the_whole_language(paths: list[Path], least: int) -
     assert {value for key, value in used if key == "cmp"} | unstated >= set(COMPARATORS) - {"at_most"}
     assert {case.verb for case in unit.cases} == {"call", "trace", "property"}
     keys = {key for key, _ in used}
-    assert keys >= {"on", "objects", "after", "mutates", "accept", "raises", "twin", "state", "do", "call", "new"}
-    assert keys >= {"holds", "same_as", "script", "given", "attrs", "keys", "f32", "f64", "tuple", "gen", "ids"}
+    assert keys >= {
+        "on",
+        "objects",
+        "after",
+        "mutates",
+        "accept",
+        "raises",
+        "twin",
+        "state",
+        "do",
+        "call",
+        "new",
+    }
+    assert keys >= {
+        "holds",
+        "same_as",
+        "script",
+        "given",
+        "attrs",
+        "keys",
+        "f32",
+        "f64",
+        "tuple",
+        "gen",
+        "ids",
+    }
 
 
 # -- the manifest and the cache ---------------------------------------------------------------------------

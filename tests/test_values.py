@@ -1,4 +1,4 @@
-"""Typed values: what each form means, what is refused, the shortest decimals, and back to the written form."""
+"""Typed values: what each form means, what is refused, shortest decimals, and back to the written form."""
 
 from __future__ import annotations
 
@@ -16,9 +16,19 @@ from grader import strict_yaml
 from grader.draw import GOLDEN, mix64
 from grader.errors import OwnFault
 from grader.values import (
-    BadValue, decode, described, kind_of, listed, mix64_stream, plain, shortest, show, to_fixture, typed_key,
+    BadValue,
+    decode,
+    described,
+    kind_of,
+    listed,
+    mix64_stream,
+    plain,
+    shortest,
+    show,
+    to_fixture,
+    typed_key,
     unplain,
-)  # fmt: skip
+)
 from grader.wire import BF16, DTYPES, MAX_BODY, Call, DType, Fields, New, Opaque, Ref
 
 INT_RANGES = {name: np.iinfo(d) for name, d in DTYPES.items() if d.kind in "iu"}
@@ -95,7 +105,7 @@ FORMS: list[tuple[Any, Any]] = [
     ({"new": "Stack"}, New("Stack", {})),
     ({"call": "f", "args": {"x": {"f32": [1.0]}}}, Call("f", {"x": array("f32", 1.0)})),
     ({"f64": 1.0, "cmp": "ulp", "max": 2, "why": "x"}, 1.0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("node", "value"), FORMS, ids=[repr(node)[:60] for node, _ in FORMS])
@@ -136,19 +146,28 @@ def test_integers_in_their_range_only(dtype: str) -> None:
         ({"bool": {"shape": [1], "bits": "02"}}, "a bool is 00 or 01"),
         ({"bool": {"shape": [2, 2], "ids": [1]}}, "ids is for a bool mask of one axis"),
         ({"bool": {"shape": [2], "ids": [True]}}, r"ids: distinct integers in \[0, 2\)"),
-        ({"f32": {"shape": [2], "gen": "u24", "seed": 1, "scale": True}}, "scale is a power of two, not True"),
+        (
+            {"f32": {"shape": [2], "gen": "u24", "seed": 1, "scale": True}},
+            "scale is a power of two, not True",
+        ),
         ({"f32": {"shape": [2], "gen": "u24", "seed": 1, "scale": 0}}, "scale is a power of two, not 0"),
         ({"f32": {"shape": [2], "gen": "u24", "seed": 1, "scale": -2}}, "scale is a power of two, not -2"),
         ({"f32": {"shape": [2], "gen": "u24", "seed": True}}, "gen needs an integer seed"),
-        ({"i32": {"shape": [2], "gen": "below", "seed": 1, "n": 0}}, "gen below needs an integer dtype and n >= 1"),
-        ({"u64": {"shape": [2], "gen": "below", "seed": 1, "n": 1 << 54}}, "gen below needs an integer dtype"),
+        (
+            {"i32": {"shape": [2], "gen": "below", "seed": 1, "n": 0}},
+            "gen below needs an integer dtype and n >= 1",
+        ),
+        (
+            {"u64": {"shape": [2], "gen": "below", "seed": 1, "n": 1 << 54}},
+            "gen below needs an integer dtype",
+        ),
         ({"ref": ""}, "ref takes a name, not ''"),
         ({"new": None}, "new takes a name, not None"),
         ({"call": "f", "args": None}, "args of f is a mapping of names to values, not None"),
         ({"tuple": {"a": 1}}, "tuple takes a list"),
         ({"ref": "a", "args": {}}, "unknown key 'args' beside 'ref'"),
     ],
-)  # fmt: skip
+)
 def test_what_says_nothing_is_refused(node: Any, words: str) -> None:
     with pytest.raises(BadValue, match=words):
         decode(node)
@@ -220,7 +239,7 @@ def test_arrays_of_files(tmp_path: Path) -> None:
         "is not an .npz of plain arrays": {**node, "file": "x.npz#o"},
         "is not inside the unit's folder": {**node, "file": "/etc/passwd"},
         "No such file or directory": {**node, "file": "y.npz#a"},
-    }  # fmt: skip
+    }
     for words, wrong in refused.items():
         with pytest.raises(BadValue, match=words):
             decode({"f32": wrong}, tmp_path)
@@ -264,7 +283,12 @@ def test_shortest_decimals_of_f32_read_back(number: float) -> None:
 
 
 def test_shortest_decimals() -> None:
-    assert [shortest(np.float32(x)) for x in (0.1, 1 / 3, -2.5, 16777216)] == [0.1, 0.33333334, -2.5, 16777216.0]
+    assert [shortest(np.float32(x)) for x in (0.1, 1 / 3, -2.5, 16777216)] == [
+        0.1,
+        0.33333334,
+        -2.5,
+        16777216.0,
+    ]
     assert [shortest(np.float16(x)) for x in (0.1, 65504)] == [0.1, 65500.0]
     assert shortest(np.float64(0.1)) == 0.1
     assert math.copysign(1, shortest(np.float32(-0.0))) == -1  # type: ignore[arg-type]
@@ -284,10 +308,16 @@ def test_listed() -> None:
 # -- round trips ------------------------------------------------------------------------------------------
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.text(max_size=5), st.binary(max_size=5),
-    st.floats(allow_nan=False), st.floats(width=32, allow_nan=False).map(np.float32),
-    st.floats(width=16, allow_nan=False).map(np.float16), st.sampled_from([DType("f16"), Ref("rng")]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.floats(allow_nan=False),
+    st.floats(width=32, allow_nan=False).map(np.float32),
+    st.floats(width=16, allow_nan=False).map(np.float16),
+    st.sampled_from([DType("f16"), Ref("rng")]),
+)
 
 
 @st.composite
@@ -300,9 +330,11 @@ def tensors(draw: st.DrawFn) -> Any:
     made = np.frombuffer(bytes(b & 1 for b in raw) if dtype == "bool" else raw, kind).reshape(shape)
     numbers = made if made.dtype.kind == "f" else made.view(np.uint16) if dtype == "bf16" else None
     if numbers is not None:  # a NaN is written as a word: its payload is not kept
-        numbers = np.where((numbers & 0x7F80) == 0x7F80, 0x3F80, numbers) if dtype == "bf16" else np.nan_to_num(
-            numbers, nan=1.0, posinf=math.inf, neginf=-math.inf
-        )  # fmt: skip
+        numbers = (
+            np.where((numbers & 0x7F80) == 0x7F80, 0x3F80, numbers)
+            if dtype == "bf16"
+            else np.nan_to_num(numbers, nan=1.0, posinf=math.inf, neginf=-math.inf)
+        )
         made = numbers.astype(np.uint16).view(BF16) if dtype == "bf16" else numbers
     return made
 
@@ -311,12 +343,14 @@ KEYS = st.text("abc", min_size=1, max_size=3)
 VALUES = st.recursive(
     SCALARS | tensors(),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.dictionaries(KEYS, inner, max_size=3),
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=3),
         st.builds(New, st.just("Stack"), st.dictionaries(KEYS, inner, max_size=2)),
         st.builds(Call, st.just("f"), st.dictionaries(KEYS, inner, max_size=2)),
     ),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @given(VALUES)
@@ -333,7 +367,9 @@ def test_what_an_oracle_sees_becomes_the_value_again(value: Any) -> None:
             return all(map(without_dtypes, node))
         if isinstance(node, (New, Call)):
             return without_dtypes(node.args)
-        return all(map(without_dtypes, node.values())) if isinstance(node, dict) else not isinstance(node, DType)
+        return (
+            all(map(without_dtypes, node.values())) if isinstance(node, dict) else not isinstance(node, DType)
+        )
 
     if without_dtypes(value):  # a dtype is handed over as NumPy's own
         assert same(unplain(plain(value)), value)
@@ -342,8 +378,10 @@ def test_what_an_oracle_sees_becomes_the_value_again(value: Any) -> None:
 def test_plain_forms() -> None:
     value = {"a": New("S", {"x": (1, Ref("r"))}), "d": DType("f16"), "c": Call("f", {})}
     assert plain(value) == {
-        "a": {"new": "S", "args": {"x": (1, {"ref": "r"})}}, "d": np.dtype("f2"), "c": {"call": "f", "args": {}},
-    }  # fmt: skip
+        "a": {"new": "S", "args": {"x": (1, {"ref": "r"})}},
+        "d": np.dtype("f2"),
+        "c": {"call": "f", "args": {}},
+    }
 
 
 def test_oracle_answers_in_the_written_form() -> None:
@@ -360,7 +398,9 @@ def test_oracle_answers_in_the_written_form() -> None:
     assert to_fixture(Fields("T", {"x": 0.5})) == {"attrs": {"x": {"f64": 0.5}}}
 
 
-@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, {1: 2}, {1, 2}, object(), np.array([1j]), np.complex64(1)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [2**64, -(2**63) - 1, {1: 2}, {1, 2}, object(), np.array([1j]), np.complex64(1)], ids=repr
+)
 def test_what_has_no_written_form_is_our_fault(value: Any) -> None:
     with pytest.raises(OwnFault, match="has no fixture form") as caught:
         to_fixture(value)

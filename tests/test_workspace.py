@@ -52,7 +52,7 @@ def ol(cwd: Path, *args: str, course: Path | None = None) -> Done:
 
 def process(cwd: Path, *args: str, course: Path, **limits: Any) -> Done:
     """The command in a process of its own, under limits."""
-    command = [sys.executable, "-I", "-X", "utf8", str(ROOT / "grader" / "__main__.py"), *args]
+    command = [sys.executable, "-I", "-B", "-X", "utf8", str(ROOT / "grader" / "__main__.py"), *args]
     return subprocess.run(
         command,
         cwd=cwd,
@@ -389,6 +389,19 @@ def test_a_moved_workspace_works_and_a_moved_grader_is_said(tmp_path: Path, chec
         f'#!/bin/sh\nexec "{sys.executable}" -I "{new}/grader/__main__.py" "$@"\n'
     )
     assert start("./ol", cwd=ws).returncode == PASSED
+
+
+def test_a_compiled_file_that_is_cut_short(tmp_path: Path, checkout: Path) -> None:
+    """Python leaves one on a full disk, and fails at every start thereafter."""
+    launcher = checkout / "practice/bin/ol"
+    assert start(launcher, "learn", cwd=tmp_path).returncode == PASSED
+    [cached] = (checkout / "grader" / "__pycache__").glob("learn.*.pyc")
+    cached.write_bytes(cached.read_bytes()[:600])
+    done = start(launcher, "learn", cwd=tmp_path)
+    done.stderr = done.stderr.lstrip("\n")  # click puts one there, as after a ^C
+    refused(done, OWN_FAULT, "is cut short", f"{checkout}/grader/__pycache__")
+    shutil.rmtree(checkout / "grader" / "__pycache__")
+    assert start(launcher, "learn", cwd=tmp_path).returncode == PASSED
 
 
 def test_dot_ol_without_its_ol_toml_never_grades_the_reference(tmp_path: Path, checkout: Path) -> None:
