@@ -5,7 +5,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from grader.cli import main  # noqa: E402 - the path above comes first
+from grader.cli import main  # the path above comes first
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -26,7 +26,11 @@ def chosen(names: Sequence[str]) -> tuple[Path, list[Stage], list[str]]:
         if stage.is_milestone:
             raise UsageError(f"{stage.id} is a gate, not a unit", "path.tsv", "name a unit")
         if stage.id in not_built:
-            raise UsageError(f"{stage.id} is not built yet", f"path.tsv line {stage.line}", "ol author new prints its skeletons")
+            raise UsageError(
+                f"{stage.id} is not built yet",
+                f"path.tsv line {stage.line}",
+                "ol author new prints its skeletons",
+            )
     return root, picked, not_built
 
 
@@ -45,14 +49,19 @@ def build(names: tuple[str, ...], only_check: bool, as_json: bool) -> int:
             if stage.files[0].endswith(".toml"):
                 continue
             bar(f"building {stage.unit}")
-            rows.append({"id": stage.id, "unit": stage.unit, "changed": rebuild(stage, root, not only_check, bar)})
+            rows.append(
+                {"id": stage.id, "unit": stage.unit, "changed": rebuild(stage, root, not only_check, bar)}
+            )
     good = not only_check or not any(row["changed"] for row in rows)
     if as_json:
         console.emit(document("author build", good, units=rows, not_built=not_built))
     else:
         for row in rows:
             verb = "differs" if only_check else "wrote"
-            print(f"{row['id']} {row['unit']}  " + (f"{verb}: {', '.join(row['changed'])}" if row["changed"] else "unchanged"))
+            print(
+                f"{row['id']} {row['unit']}  "
+                + (f"{verb}: {', '.join(row['changed'])}" if row["changed"] else "unchanged")
+            )
         listed(not_built)
         if not good:
             print("next  ol author build")
@@ -83,9 +92,27 @@ def mutants(names: tuple[str, ...], as_json: bool) -> int:
         return PASSED if good else NOT_PASSED
     from tabulate import tabulate
 
-    head = ("id", "unit", "mutants", "killed", "by claim", "equivalents", "rejected", "trivial answers that pass")
+    head = (
+        "id",
+        "unit",
+        "mutants",
+        "killed",
+        "by claim",
+        "equivalents",
+        "rejected",
+        "trivial answers that pass",
+    )
     table = [
-        (r["id"], r["unit"], r["mutants"], r["killed"], r["by_claim"], r["equivalents"], len(r["rejected"]), sum(map(len, r["trivial"].values())))
+        (
+            r["id"],
+            r["unit"],
+            r["mutants"],
+            r["killed"],
+            r["by_claim"],
+            r["equivalents"],
+            len(r["rejected"]),
+            sum(map(len, r["trivial"].values())),
+        )
         for r in rows
     ]
     print(tabulate(table, head, tablefmt="simple"))
@@ -100,16 +127,32 @@ def complaints(row: dict[str, Any]) -> list[str]:
     out = []
     for s in row["survivors"]:
         if not s["claimed_by"]:
-            out.append(f"{row['unit']}: no case claims {s['mutant']}" + (f" (killed by {', '.join(s['killed_by'])})" if s["killed_by"] else ""))
+            out.append(
+                f"{row['unit']}: no case claims {s['mutant']}"
+                + (f" (killed by {', '.join(s['killed_by'])})" if s["killed_by"] else "")
+            )
         else:
-            out.append(f"{row['unit']}: {s['mutant']} is claimed and not killed by {', '.join(s['not_killed_by'])}")
-    out += [f"{row['unit']}: {' = '.join(names)} answer alike on every case: they are one mutant" for names in row["alike"]]
-    out += [f"{row['unit']}: {w['case']} allows {w['tolerance']:g}, and {w['mutant']} is off by {w['error']:g} only" for w in row["weak_tolerances"]]
-    out += [f"{row['unit']}: equivalent {r['equivalent']} is rejected by {r['case']}: {r['text']}" for r in row["rejected"]]
+            out.append(
+                f"{row['unit']}: {s['mutant']} is claimed and not killed by {', '.join(s['not_killed_by'])}"
+            )
+    out += [
+        f"{row['unit']}: {' = '.join(names)} answer alike on every case: they are one mutant"
+        for names in row["alike"]
+    ]
+    out += [
+        f"{row['unit']}: {w['case']} allows {w['tolerance']:g}, {w['mutant']} is only off by {w['error']:g}"
+        for w in row["weak_tolerances"]
+    ]
+    out += [
+        f"{row['unit']}: equivalent {r['equivalent']} is rejected by {r['case']}: {r['text']}"
+        for r in row["rejected"]
+    ]
     for kind, functions in row["trivial"].items():
         out += [f"{row['unit']}: no case refuses {kind} from {function}" for function in functions]
     if row["equivalents"] < 2:
-        out.append(f"{row['unit']}: {row['equivalents']} equivalents, at least two show that no spelling is graded")
+        out.append(
+            f"{row['unit']}: {row['equivalents']} equivalents, at least two show that no spelling is graded"
+        )
     return out
 
 
@@ -132,7 +175,9 @@ def coverage(names: tuple[str, ...], as_json: bool) -> int:
     return findings("author coverage", cover_unit, names, as_json)
 
 
-def findings(command: str, look: Callable[[Stage, Path], dict[str, Any]], names: tuple[str, ...], as_json: bool) -> int:
+def findings(
+    command: str, look: Callable[[Stage, Path], dict[str, Any]], names: tuple[str, ...], as_json: bool
+) -> int:
     """Run a check that gives `{"findings": [..], ..}` for each unit."""
     root, stages, not_built = chosen(names)
     rows = []

@@ -427,5 +427,3 @@ def chi2_tail(x: float, dof: int) -> float:
         total += term
         term *= x / (2 * k + 1)
     return total
-
-

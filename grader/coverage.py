@@ -24,24 +24,38 @@ def cover_unit(stage: Stage, root: Path) -> dict[str, Any]:
             if rule in cited:
                 cited[rule].append(case.id)
             else:
-                unknown.append(f"{case.file}:{case.line}: {case.id} cites {rule}, which the page does not have")
+                unknown.append(
+                    f"{case.file}:{case.line}: {case.id} cites {rule}, which the page does not have"
+                )
     required = {c.id for c in unit.cases if c.required}
     bare = [rule for rule, cases in cited.items() if not cases]
     loose = [rule for rule, cases in cited.items() if cases and not required & set(cases)]
     named = field_cases(page)
-    sourced = {f for c in unit.cases for name in c.raw.get("flags", []) for f in FIELD.findall(c.flags[name].get("source", ""))}
-    elsewhere = {f for line in spec.section(page, "Not here") if not line.startswith("|") for f in FIELD.findall(line)}
+    sourced = {
+        f
+        for c in unit.cases
+        for name in c.raw.get("flags", [])
+        for f in FIELD.findall(c.flags[name].get("source", ""))
+    }
+    elsewhere = {
+        f for line in spec.section(page, "Not here") if not line.startswith("|") for f in FIELD.findall(line)
+    }
     lost = sorted(named - sourced - elsewhere)
+    field = {"as_cases": len(named & sourced), "not_here": len(named & elsewhere)}
     findings = [f"spec/{page.name}: no case for {rule}" for rule in bare]
     findings += [f"spec/{page.name}: only extra cases for {rule}" for rule in loose]
     findings += unknown
-    findings += [f"spec/{page.name}: field case {f} has no case whose flag names it as source, and no line under Not here" for f in lost]
+    findings += [
+        f"spec/{page.name}: field case {f} has no case with it as source, and no line under Not here"
+        for f in lost
+    ]
     return {
         "findings": findings, "rules": len(rules), "cases": len(unit.cases), "rules_without_cases": bare,
         "cases_without_rules": unknown, "rules_with_extra_cases_only": loose,
-        "field_cases": {"named": len(named), "as_cases": len(named & sourced), "not_here": len(named & elsewhere), "missing": lost},
+        "field_cases": {**field, "named": len(named), "missing": lost},
         "cases_per_rule": {rule: len(cases) for rule, cases in cited.items()},
-        "summary": f"{len(rules)} rules, {len(unit.cases)} cases, field cases: {len(named & sourced)} as cases, {len(named & elsewhere)} not here",
+        "summary": f"{len(rules)} rules, {len(unit.cases)} cases, field cases: "
+        f"{field['as_cases']} as cases, {field['not_here']} not here",
     }  # fmt: skip
 
 

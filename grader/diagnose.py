@@ -56,7 +56,7 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> D
     # Mistakes that a failing case was written for come first: one that explains all of them ends the search.
     for name in sorted(specs, key=lambda name: -sum(name in case.kills for case in cases)):
         answers = bench.run(cases, mutated(unit, name, specs[name])).verdicts
-        matched[name] = tuple(id for id, evidence in failing.items() if agrees(evidence, answers[id]))
+        matched[name] = tuple(c for c, evidence in failing.items() if agrees(evidence, answers[c]))
         if len(matched[name]) == len(failing):
             against[name] = contradictions(name)
             if not against[name]:
@@ -98,7 +98,8 @@ def like(want: Want | None, value: Any) -> Want:
         case Leaf(_, cmp), _:
             if cmp.kind in ("at_least", "at_most", "dist"):
                 return want_value(value, Cmp(nan=True))
-            return want_value(value, replace(cmp, nan=True)) if not isinstance(value, (list, dict)) else want_value(value, Cmp(nan=True))  # fmt: skip
+            compound = isinstance(value, (list, dict))
+            return want_value(value, Cmp(nan=True) if compound else replace(cmp, nan=True))
         case Seq(items), list() | tuple() if len(items) == len(value):
             return Seq(tuple(like(w, v) for w, v in zip(items, value, strict=True)))
         case (Attrs(), _) | (Keys(), _):

@@ -95,8 +95,8 @@ class Unit:
     def __post_init__(self) -> None:
         self.dir = self.root / "fixtures" / self.stage.unit
 
-    def case(self, id: str) -> Case | None:
-        return next((case for case in self.cases if case.id == id), None)
+    def case(self, name: str) -> Case | None:
+        return next((case for case in self.cases if case.id == name), None)
 
     @property
     def oracle(self) -> ModuleType:
@@ -182,7 +182,8 @@ def load(stage: Stage, root: Path, note: Callable[[str], None] = lambda text: No
         parsed = None
     if parsed is None:
         if edited:
-            what = "not in its manifest" if len(edited) > 1 or edited[0] not in known else "changed since it was built"
+            new = len(edited) > 1 or edited[0] not in known
+            what = "not in its manifest" if new else "changed since it was built"
             note(f"validating {', '.join(edited)} of {stage.unit}: {what}")
         parsed = parse(stage, root, contents)
         if not edited:

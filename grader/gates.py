@@ -22,23 +22,27 @@ def read_gates(root: Path) -> dict[str, Any]:
 def check_gates(gates: dict[str, Any], stages: Sequence[Stage]) -> None:
     """Every gate is a milestone of the path and requires stages before it."""
     order = {stage.id: stage.stage for stage in stages}
-    for id, gate in gates.items():
-        stage = next((s for s in stages if s.id == id), None)
+    for name, gate in gates.items():
+        stage = next((s for s in stages if s.id == name), None)
         if stage is None or not stage.is_milestone:
-            raise OwnFault(f"gate {id} is no milestone of the path", "spec/gates.yaml", "add its row to path.tsv")
+            raise OwnFault(
+                f"gate {name} is no milestone of the path", "spec/gates.yaml", "add its row to path.tsv"
+            )
         for need in gate["requires"]:
-            if need not in order or order[need] >= order[id]:
-                raise OwnFault(f"gate {id} requires {need}, which is no stage before it", "spec/gates.yaml")
+            if need not in order or order[need] >= order[name]:
+                raise OwnFault(f"gate {name} requires {need}, which is no stage before it", "spec/gates.yaml")
 
 
-def required_units(id: str, gates: dict[str, Any], stages: Sequence[Stage]) -> tuple[list[Stage], list[dict[str, Any]]]:
+def required_units(
+    name: str, gates: dict[str, Any], stages: Sequence[Stage]
+) -> tuple[list[Stage], list[dict[str, Any]]]:
     """The units and the steps that a gate rests on, through the gates it requires, in path order."""
-    if id not in gates:
+    if name not in gates:
         fix = f"there is {', '.join(gates)}" if gates else "this course has none"
-        raise UsageError(f"no gate {id!r}", "ol gate", fix)
+        raise UsageError(f"no gate {name!r}", "ol gate", fix)
     units: dict[str, Stage] = {}
-    steps: list[dict[str, Any]] = [{**step, "of": id} for step in gates[id].get("steps", [])]
-    for need in gates[id]["requires"]:
+    steps: list[dict[str, Any]] = [{**step, "of": name} for step in gates[name].get("steps", [])]
+    for need in gates[name]["requires"]:
         if need in gates:
             more, inner = required_units(need, gates, stages)
             units |= {stage.id: stage for stage in more}
@@ -49,14 +53,19 @@ def required_units(id: str, gates: dict[str, Any], stages: Sequence[Stage]) -> t
     return sorted(units.values(), key=lambda stage: stage.stage), steps
 
 
-def run_gate(id: str, gates: dict[str, Any], stages: Sequence[Stage], grader: Grader) -> dict[str, Any]:
+def run_gate(name: str, gates: dict[str, Any], stages: Sequence[Stage], grader: Grader) -> dict[str, Any]:
     """The gate's report and those of its units."""
-    units, steps = required_units(id, gates, stages)
+    units, steps = required_units(name, gates, stages)
     reports = [grader.grade(stage) for stage in units]
     rows = []
     for step in steps:
         file = grader.root / "fixtures" / step["cases"]
-        row = {"id": step["id"], "title": step["title"], "gate": step["gate"], "level": step.get("level", "required")}
+        row = {
+            "id": step["id"],
+            "title": step["title"],
+            "gate": step["gate"],
+            "level": step.get("level", "required"),
+        }
         if not file.exists():
             row |= {"outcome": "not built", "text": "this course has no cases for it yet"}
         else:
@@ -65,5 +74,11 @@ def run_gate(id: str, gates: dict[str, Any], stages: Sequence[Stage], grader: Gr
     missing = [report["id"] for report in reports if report["outcome"] != "pass"]
     missing += [row["id"] for row in rows if row["level"] == "required" and row["outcome"] != "pass"]
     passed = not missing and bool(reports)
-    gate = {"id": id, "title": gates[id]["title"], "outcome": "pass" if passed else "not passed", "steps": rows, "missing": missing}
+    gate = {
+        "id": name,
+        "title": gates[name]["title"],
+        "outcome": "pass" if passed else "not passed",
+        "steps": rows,
+        "missing": missing,
+    }
     return {"gate": gate, "units": reports}

@@ -104,7 +104,7 @@ class Grader:
         ours = self.workers.opener(bundle(reference, self.root, map(module_of, stage.files)))
         total, done = len(cases), 0
 
-        def tick(verdict: Any) -> None:
+        def tick(_: Any) -> None:
             nonlocal done
             done += 1
             self.on_case(stage.id, done, total)
@@ -117,7 +117,10 @@ class Grader:
                 adapter.shutdown(opener)
         report = report_of(unit, cases, run, self.options)
         report["assisted"] = [need.id for need in assisted]
-        report["notes"] = [f"{name} is not yours to change: the grader's copy was used" for name in changed_given(tree, self.root)]
+        report["notes"] = [
+            f"{name} is not yours to change: the grader's copy was used"
+            for name in changed_given(tree, self.root)
+        ]
         if report["outcome"] in FAILS:
             found = diagnose.diagnose(unit, run.verdicts, self.workers)
             if found is not None:
@@ -139,7 +142,8 @@ class Grader:
             known = {case.id for case in cases}
             for name in self.options.cases:
                 if name not in known:
-                    raise UsageError(f"no case {name!r} in {unit.stage.id}" + near(name, known), "--case", f"fixtures/{unit.name}/ has them")  # fmt: skip
+                    what = f"no case {name!r} in {unit.stage.id}" + near(name, known)
+                    raise UsageError(what, "--case", f"fixtures/{unit.name}/ has them")
             cases = with_twins(unit, [case for case in cases if case.id in self.options.cases])
         if self.options.seed is not None:
             for case in cases:
@@ -147,8 +151,10 @@ class Grader:
                     case.raw["property"]["seed"] = self.options.seed
         return cases
 
-    def keep(self, stage: Stage, unit: Unit, run: UnitRun, report: dict[str, Any], files: dict[str, Path]) -> None:
-        """Record the verdict on what it rests on: the files that were loaded and those that the unit lists."""
+    def keep(
+        self, stage: Stage, unit: Unit, run: UnitRun, report: dict[str, Any], files: dict[str, Path]
+    ) -> None:
+        """Record the verdict on what it rests on: the files that were loaded, and those of the unit."""
         loaded = run.loaded | {str(path) for path in files.values()}
         hashes = {path: progress.sha256(Path(path)) for path in sorted(loaded)}
         report["files"] = hashes
@@ -156,7 +162,9 @@ class Grader:
             return
         self.progress.record(stage.unit, progress.basis(hashes, unit.sha256), report)
         if report["outcome"] in FAILS and not any(case.get("step") == "import" for case in report["cases"]):
-            topics = sorted({t for case in report["cases"] if case["outcome"] in FAILS for t in case.get("hints", [])})
+            topics = sorted(
+                {t for case in report["cases"] if case["outcome"] in FAILS for t in case.get("hints", [])}
+            )
             if "mistake" in report and report["mistake"]["hint"]:
                 topics = sorted({*topics, report["mistake"]["hint"]})
             code = hashlib.sha256("".join(hashes[str(p)] for p in files.values()).encode()).hexdigest()
@@ -164,17 +172,22 @@ class Grader:
 
     def missing(self, stage: Stage, unit: Unit, names: list[str]) -> dict[str, Any]:
         text = f"{', '.join(names)}: no such file"
-        cases = [{"id": c.id, "outcome": "raised", "level": level(c), "text": text, "step": "import"} for c in unit.cases]
+        cases = [
+            {"id": c.id, "outcome": "raised", "level": level(c), "text": text, "step": "import"}
+            for c in unit.cases
+        ]
         return {
-            **head(stage), "outcome": "raised", "text": text, "fix": f"ol restore {stage.id} puts the stub there",
+            **head(stage), "outcome": "raised", "text": text,
+            "fix": f"ol restore {stage.id} puts the stub there",
             "cases": cases, "counts": counts(cases), "fixture_sha256": unit.sha256, "runs": 1,
         }  # fmt: skip
 
     def blocked(self, stage: Stage, blocking: Sequence[Stage]) -> dict[str, Any]:
         names = ", ".join(need.id for need in blocking)
         return {
-            **head(stage), "outcome": "blocked", "text": f"needs {names}, which does not pass yet", "needs": [s.id for s in blocking],
-            "fix": f"ol check {blocking[0].id} first, or --ref-deps to use the reference's", "cases": [], "counts": {},
+            **head(stage), "outcome": "blocked", "text": f"needs {names}, which does not pass yet",
+            "fix": f"ol check {blocking[0].id} first, or --ref-deps to use the reference's",
+            "needs": [s.id for s in blocking], "cases": [], "counts": {},
         }  # fmt: skip
 
 
@@ -183,7 +196,13 @@ def head(stage: Stage) -> dict[str, Any]:
 
 
 def not_built(stage: Stage) -> dict[str, Any]:
-    return {**head(stage), "outcome": "not built", "text": "this course has no fixtures for it yet", "cases": [], "counts": {}}
+    return {
+        **head(stage),
+        "outcome": "not built",
+        "text": "this course has no fixtures for it yet",
+        "cases": [],
+        "counts": {},
+    }
 
 
 def level(case: Case) -> str:
@@ -198,7 +217,7 @@ def counts(cases: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def outcome_of(outcomes: Sequence[str]) -> str:
-    """The worst: any failure, then inconclusive, undecided, blocked, todo, pass; nothing at all is no pass."""
+    """The worst: a failure, then inconclusive, undecided, blocked, todo, pass; nothing is no pass."""
     found = set(outcomes)
     for outcome in FAILS:
         if outcome in found:
@@ -208,7 +227,7 @@ def outcome_of(outcomes: Sequence[str]) -> str:
 
 def report_of(unit: Unit, cases: Sequence[Case], run: UnitRun, options: Options) -> dict[str, Any]:
     """A unit's report as plain JSON."""
-    rows = [case_row(unit, case, run.verdicts[case.id]) for case in cases]
+    rows = [case_row(case, run.verdicts[case.id]) for case in cases]
     if options.adapter and run.libm != "system":
         for row, case in zip(rows, cases, strict=True):
             if "libm" in case.raw.get("needs", []):
@@ -221,11 +240,16 @@ def report_of(unit: Unit, cases: Sequence[Case], run: UnitRun, options: Options)
     return report
 
 
-def case_row(unit: Unit, case: Case, verdict: Any) -> dict[str, Any]:
+def case_row(case: Case, verdict: Any) -> dict[str, Any]:
     row: dict[str, Any] = {"id": case.id, "outcome": verdict.outcome, "level": level(case)}
     if verdict.passed:
         return {**row, "policy": verdict.policy} if verdict.policy else row
-    row |= {"about": case.about, "rule": case.rules, "file": f"{case.file}:{case.line}", "hints": case.raw.get("hints", [])}
+    row |= {
+        "about": case.about,
+        "rule": case.rules,
+        "file": f"{case.file}:{case.line}",
+        "hints": case.raw.get("hints", []),
+    }
     for key in ("text", "step", "last_state"):
         if getattr(verdict, key):
             row[key] = getattr(verdict, key)

@@ -291,7 +291,8 @@ def same_bits(before: Any, after: Any) -> bool:
     if isinstance(before, np.ndarray):
         kind = before.dtype == after.dtype and before.shape == after.shape
         return bool(kind and before.tobytes() == after.tobytes())
-    return before is after or (isinstance(before, list) and all(type(x) is int for x in before) and before == after)
+    integers = isinstance(before, list) and all(type(x) is int for x in [*before, *after])  # True == 1
+    return integers and bool(before == after)
 
 
 # -- call -----------------------------------------------------------------------------------------------

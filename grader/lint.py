@@ -22,20 +22,26 @@ GRADING_IMPORTS = {"numpy"}
 def lint_unit(stage: Stage, root: Path) -> dict[str, Any]:
     """Findings, one line each, in the order: page, fixtures, names, mutants, stub, build."""
     findings: list[str] = []
+    cases = 0
     try:
         unit = fixtures.load(stage, root)
+        cases = len(unit.cases)
         findings += page_findings(stage, root)
         findings += coverage.cover_unit(stage, root)["findings"]
         findings += name_findings(unit)
         findings += mutant_findings(unit)
         findings += oracle_findings(unit)
         findings += stub_findings(unit)
-        findings += [f"fixtures/{stage.unit}/{name}: differs from what the oracle builds; ol author build {stage.unit}" for name in build(stage, root, False)]
+        findings += [
+            f"fixtures/{stage.unit}/{name}: differs from what the oracle builds; ol author build {stage.unit}"
+            for name in build(stage, root, False)
+        ]
     except OlError as error:
         findings.append(str(error).removeprefix("error: "))
-        unit = None  # type: ignore[assignment]
-    cases = len(unit.cases) if unit else 0
-    return {"findings": findings, "summary": f"{cases} cases, {len(findings)} findings" if findings else f"{cases} cases, clean"}
+    return {
+        "findings": findings,
+        "summary": f"{cases} cases, {len(findings)} findings" if findings else f"{cases} cases, clean",
+    }
 
 
 def page_findings(stage: Stage, root: Path) -> Iterator[str]:
@@ -57,7 +63,9 @@ def name_findings(unit: Unit) -> Iterator[str]:
     known: dict[str, list[str]] = {}
     for file, text in sources(unit).items():
         known |= stub.public_functions(text, file)
-    topics = {t for c in unit.cases for t in c.raw.get("hints", [])} | {m.get("hint") for m in unit.mutants().values()}
+    topics = {t for c in unit.cases for t in c.raw.get("hints", [])} | {
+        m.get("hint") for m in unit.mutants().values()
+    }
     for topic in unit.hints:
         if topic not in topics:
             yield f"fixtures/{unit.name}: no case and no mutant uses the hint {topic!r}"
@@ -68,7 +76,9 @@ def name_findings(unit: Unit) -> Iterator[str]:
             where = f"{case.file}:{case.line}: {case.id}"
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                yield f"{where} calls {name!r}, which the reference does not have" + (f"; it has {near[0]!r}" if near else "")
+                yield f"{where} calls {name!r}, which the reference does not have" + (
+                    f"; it has {near[0]!r}" if near else ""
+                )
                 continue
             for arg in args:
                 if arg not in known[name]:
@@ -131,36 +141,44 @@ def mutant_findings(unit: Unit) -> Iterator[str]:
         for name in case.kills:
             if name not in specs:
                 near = difflib.get_close_matches(name, specs, 1)
-                yield f"{case.file}:{case.line}: {case.id} kills {name!r}, which is no mutant" + (f"; did you mean {near[0]!r}?" if near else "")
+                yield f"{case.file}:{case.line}: {case.id} kills {name!r}, which is no mutant" + (
+                    f"; did you mean {near[0]!r}?" if near else ""
+                )
 
 
 def oracle_findings(unit: Unit) -> Iterator[str]:
     """Draws, laws and models exist; at grading time only the standard library and NumPy are imported."""
     import sys
 
-    path = unit.dir / "oracle.py"
+    path, where = unit.dir / "oracle.py", f"fixtures/{unit.name}/oracle.py"
     tree = ast.parse(path.read_text(), str(path))
-    for node in tree.body:
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        for name in names:
-            top = name.partition(".")[0]
+    for statement in tree.body:
+        for top in imported(statement):
             if top not in GRADING_IMPORTS and top not in sys.stdlib_module_names:
-                yield f"fixtures/{unit.name}/oracle.py:{node.lineno}: imports {top} at the top; only the standard library and NumPy are there when grading"
+                yield f"{where}:{statement.lineno}: imports {top} at the top; only NumPy is there when grading"
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            tops = {a.name.partition(".")[0] for a in node.names} if isinstance(node, ast.Import) else {(node.module or "").partition(".")[0]}
-            if tops & {"impl", "grader"}:
-                yield f"fixtures/{unit.name}/oracle.py:{node.lineno}: an oracle never imports {sorted(tops & {'impl', 'grader'})[0]}"
+        for top in imported(node) & {"impl", "grader"}:
+            yield f"{where}:{getattr(node, 'lineno', 0)}: an oracle never imports {top}"
     for case in unit.cases:
         prop = case.raw.get("property", {})
         given = prop.get("given", {})
         draws = [given] if isinstance(given.get("draw"), str) else list(given.values())
-        names = [d["draw"] for d in draws if isinstance(d, dict) and "draw" in d] + [law["law"] for law in prop.get("holds", [])]
+        names = [d["draw"] for d in draws if isinstance(d, dict) and "draw" in d] + [
+            law["law"] for law in prop.get("holds", [])
+        ]
         names += [prop["script"]["draw"]] if "script" in prop else []
         names += [prop["same_as"].partition(".")[2]] if prop.get("same_as", "").startswith("oracle.") else []
         for name in names:
             if not hasattr(unit.oracle, name) and not hasattr(laws, name):
-                yield f"{case.file}:{case.line}: {case.id} names {name!r}, which neither oracle.py nor laws.py has"
+                where = f"{case.file}:{case.line}: {case.id}"
+                yield f"{where} names {name!r}, which neither oracle.py nor laws.py has"
+
+
+def imported(node: ast.AST) -> set[str]:
+    """The top-level packages that a statement imports."""
+    if isinstance(node, ast.Import):
+        return {alias.name.partition(".")[0] for alias in node.names}
+    return {(node.module or "").partition(".")[0]} if isinstance(node, ast.ImportFrom) else set()
 
 
 def stub_findings(unit: Unit) -> Iterator[str]:

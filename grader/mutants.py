@@ -38,7 +38,10 @@ def mutated(unit: Unit, name: str, spec: dict[str, Any]) -> dict[str, str]:
         file = edit.get("file", unit.stage.files[0])
         file = next((f for f in texts if f == file or Path(f).name == file), None)
         if file is None:
-            raise OwnFault(f"mutant {name}: no file {edit.get('file')!r} in {unit.stage.id}", f"fixtures/{unit.name}/mutants.yaml")
+            raise OwnFault(
+                f"mutant {name}: no file {edit.get('file')!r} in {unit.stage.id}",
+                f"fixtures/{unit.name}/mutants.yaml",
+            )
         count = texts[file].count(edit["find"])
         if count != 1:
             raise OwnFault(
@@ -69,7 +72,9 @@ class Bench:
     def runner(self, replace: dict[str, str] | None = None) -> Runner:
         tree = Tree(self.unit.root, kind="reference")
         base = bundle(tree, self.unit.root, [module_of(f) for f in self.unit.stage.files])
-        return Runner(self.unit, self.workers.opener(base, replace), self.workers.opener(base), shrinking=False)
+        return Runner(
+            self.unit, self.workers.opener(base, replace), self.workers.opener(base), shrinking=False
+        )
 
     def run(self, cases: list[Case], replace: dict[str, str] | None = None, twice: bool = False) -> UnitRun:
         return self.runner(replace).run(cases, twice)
@@ -79,23 +84,30 @@ def report(unit: Unit, workers: Workers, progress: Callable[[str], None]) -> dic
     """The kill matrix of a unit, as `ol author mutants --json` prints it."""
     bench = Bench(unit, workers)
     reference = bench.run(unit.cases, twice=True)
-    broken = [id for id, v in reference.verdicts.items() if not v.passed]
+    broken = [name for name, v in reference.verdicts.items() if not v.passed]
     if broken:
         what = reference.verdicts[broken[0]]
-        raise OwnFault(f"the reference does not pass {broken[0]}: {what.outcome} {what.text}".strip(), unit.name, "mend it first")
+        raise OwnFault(
+            f"the reference does not pass {broken[0]}: {what.outcome} {what.text}".strip(),
+            unit.name,
+            "mend it first",
+        )
     specs = unit.mutants()
     claims = {name: [c.id for c in unit.cases if name in c.kills] for name in specs}
-    killed, by_claim, survivors, weak, signatures = 0, 0, [], [], {}
+    killed, by_claim, survivors, weak = 0, 0, [], []
+    signatures: dict[str, list[str]] = {}
     for name, spec in specs.items():
         progress(f"{unit.name}: mutant {name}")
         verdicts = bench.run(unit.cases, mutated(unit, name, spec)).verdicts
-        kills = [id for id, v in verdicts.items() if v.outcome in KILLS]
-        claimed = [id for id in claims[name] if id in kills]
+        kills = [case for case, v in verdicts.items() if v.outcome in KILLS]
+        claimed = [case for case in claims[name] if case in kills]
         killed += bool(kills)
         by_claim += bool(claims[name]) and len(claimed) == len(claims[name])
         if not claims[name] or len(claimed) < len(claims[name]):
-            missed = [id for id in claims[name] if id not in kills]
-            survivors.append({"mutant": name, "claimed_by": claims[name], "not_killed_by": missed, "killed_by": kills[:5]})
+            missed = [case for case in claims[name] if case not in kills]
+            survivors.append(
+                {"mutant": name, "claimed_by": claims[name], "not_killed_by": missed, "killed_by": kills[:5]}
+            )
         weak += [{"mutant": name, **w} for w in tolerances(verdicts, claimed)]
         signatures.setdefault(signature(verdicts), []).append(name)
     rejected = []
@@ -103,12 +115,15 @@ def report(unit: Unit, workers: Workers, progress: Callable[[str], None]) -> dic
     for name, replace in others:
         progress(f"{unit.name}: equivalent {name}")
         failed = [v for v in bench.run(unit.cases, replace, twice=True).verdicts.values() if not v.passed]
-        rejected += [{"equivalent": name, "case": v.case, "outcome": v.outcome, "text": said(v)} for v in failed[:1]]
+        rejected += [
+            {"equivalent": name, "case": v.case, "outcome": v.outcome, "text": said(v)} for v in failed[:1]
+        ]
     progress(f"{unit.name}: trivial answers")
     return {
         "id": unit.stage.id, "unit": unit.name, "mutants": len(specs), "killed": killed, "by_claim": by_claim,
         "survivors": survivors, "alike": [names for names in signatures.values() if len(names) > 1],
-        "weak_tolerances": weak, "equivalents": len(others), "rejected": rejected, "trivial": trivial(unit, bench),
+        "weak_tolerances": weak, "equivalents": len(others), "rejected": rejected,
+        "trivial": trivial(unit, bench),
     }  # fmt: skip
 
 
@@ -128,19 +143,21 @@ def said(verdict: Verdict) -> str:
 def tolerances(verdicts: dict[str, Verdict], claimed: list[str]) -> list[dict[str, Any]]:
     """A tolerance above half the error of a mutant that the case claims is too wide."""
     weak = []
-    for id in claimed:
-        d = verdicts[id].difference
+    for case in claimed:
+        d = verdicts[case].difference
         if d is not None and d.gap is not None and d.allowed and not d.gap >= 2 * d.allowed:
-            weak.append({"case": id, "error": d.gap, "tolerance": d.allowed})
+            weak.append({"case": case, "error": d.gap, "tolerance": d.allowed})
     return weak
 
 
 def signature(verdicts: dict[str, Verdict]) -> str:
     """Two mutants that answer alike on every case are one mutant."""
     parts = []
-    for id, v in verdicts.items():
+    for case, v in verdicts.items():
         e = v.evidence
-        parts.append(f"{id} {v.outcome} {e.step if e else ''} {e.what if e else ''} {_bytes(e.value) if e else ''}")
+        parts.append(
+            f"{case} {v.outcome} {e.step if e else ''} {e.what if e else ''} {_bytes(e.value) if e else ''}"
+        )
     return "\n".join(parts)
 
 
@@ -154,13 +171,13 @@ def _bytes(value: Any) -> str:
 
 
 def trivial(unit: Unit, bench: Bench) -> dict[str, list[str]]:
-    """Per kind of trivial answer, the functions that no case protects from it; the stub must be all `todo`."""
+    """Per kind of trivial answer, the functions that no case protects from it."""
     from grader.stub import public_functions, stub_source
 
     stubs = {module_of(f): stub_source(text, unit.stage.id, f) for f, text in sources(unit).items()}
     verdicts = bench.run(unit.cases, stubs).verdicts
     # A stub keeps its dataclasses, so a case that only looks at fields passes; the unit is todo all the same.
-    odd = [f"{id}: {v.outcome}" for id, v in verdicts.items() if v.outcome not in ("todo", "pass")]
+    odd = [f"{case}: {v.outcome}" for case, v in verdicts.items() if v.outcome not in ("todo", "pass")]
     if all(v.outcome == "pass" for v in verdicts.values()):
         odd.append("every case passes on the stub")
     result: dict[str, list[str]] = {"stub": odd}
@@ -222,7 +239,11 @@ def trivial_answers(kind: str, want: Want, args: dict[str, Any], previous: Any) 
         return [previous] if previous is not None else []
     if kind == "echo":
         shape = [np.asarray(v).shape for v in (expected_value(want),) if isinstance(v, np.ndarray)]
-        return [v for v in args.values() if not isinstance(v, (New, Ref)) and (not shape or np.shape(v) == shape[0])]
+        return [
+            v
+            for v in args.values()
+            if not isinstance(v, (New, Ref)) and (not shape or np.shape(v) == shape[0])
+        ]
     fill = np.nan if kind == "nan" else 0
     return [filled(expected_value(want), fill)]
 

@@ -164,7 +164,7 @@ def double(x):
 
 
 def skeletons(unit: str, stages: Sequence[Stage]) -> str:
-    """Every file of a new unit, each under a line that names it; they pass lint, build and mutants as they are."""
+    """Every file of a new unit, each under a line that names it; they pass build, lint and mutants."""
     parts = [f"# Add this row to path.tsv (tabs), then save each file.\n# {row(unit, stages)}\n"]
     parts += [f"==> {name}\n{text}" for name, text in files(unit, stages).items()]
     parts.append(f"# then: ol author build {unit} && ol author lint {unit} && ol author mutants {unit}")
@@ -176,9 +176,10 @@ def row(unit: str, stages: Sequence[Stage]) -> str:
     if stage is not None:
         return f"(it has a row: line {stage.line})"
     last = stages[-1]
-    id = f"X.{last.stage + 1}"
-    cells = (last.path, str(last.stage + 1), id, unit, f"impl/{unit}.py", "build", "-", "Title", f"spec/{unit}.md",
-             f"Your implementation of {id} passes its course checks.", f"practice/bin/ol check {id}")  # fmt: skip
+    name, number = f"X.{last.stage + 1}", str(last.stage + 1)
+    done = f"Your implementation of {name} passes its course checks."
+    about = ("Title", f"spec/{unit}.md", done, f"practice/bin/ol check {name}")
+    cells = (last.path, number, name, unit, f"impl/{unit}.py", "build", "-", *about)
     assert len(cells) == len(COLUMNS)
     return "\t".join(cells)
 
@@ -194,4 +195,7 @@ def files(unit: str, stages: Sequence[Stage]) -> dict[str, str]:
         f"fixtures/{unit}/mutants.yaml": MUTANTS, f"fixtures/{unit}/equivalents/adds.py": EQUIVALENT_1,
         f"fixtures/{unit}/equivalents/loop.py": EQUIVALENT_2, f"impl/{unit}.py": IMPL,
     }  # fmt: skip
-    return {name: text.format(**fill) if "{unit}" in text or "{{" in text else text for name, text in texts.items()}
+    return {
+        name: text.format(**fill) if "{unit}" in text or "{{" in text else text
+        for name, text in texts.items()
+    }

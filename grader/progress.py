@@ -35,7 +35,9 @@ PRAGMA user_version = 1;
 
 def sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"  # a pipe would wait
+        return (
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+        )  # a pipe would wait
     except OSError:
         return "missing"
 
@@ -44,7 +46,12 @@ def versions() -> dict[str, str]:
     """What a verdict depends on besides files; NumPy's version without importing NumPy."""
     found = [p.name.split("-")[1] for folder in sys.path for p in Path(folder).glob("numpy-*.dist-info")]
     libc = " ".join(platform.libc_ver()) or platform.platform()
-    return {"python": platform.python_version(), "numpy": found[0] if found else "?", "libc": libc, "ol": __version__}
+    return {
+        "python": platform.python_version(),
+        "numpy": found[0] if found else "?",
+        "libc": libc,
+        "ol": __version__,
+    }
 
 
 def judging_code() -> str:
@@ -91,7 +98,7 @@ class Progress:
         """One grader in a workspace at a time."""
         try:
             self.folder.mkdir(exist_ok=True)
-            handle = open(self.folder / "lock", "a+")  # noqa: SIM115 - closed below, with the lock
+            handle = (self.folder / "lock").open("a+")
         except OSError as error:
             self.note = f"progress is not saved: {self.folder}: {error.strerror}"
             yield
@@ -102,7 +109,8 @@ class Progress:
             except OSError:
                 handle.seek(0)
                 raise UsageError(
-                    f"another ol is grading here (process {handle.read().strip() or 'unknown'})", str(self.root),
+                    f"another ol is grading here (process {handle.read().strip() or 'unknown'})",
+                    str(self.root),
                     "wait for it, or stop it",
                 ) from None  # fmt: skip
             handle.truncate(0)
@@ -139,13 +147,19 @@ class Progress:
         os.replace(self.file, aside)
         for suffix in ("-wal", "-shm"):
             Path(f"{self.file}{suffix}").unlink(missing_ok=True)
-        raise OwnFault("the progress database is broken", f"moved to {aside}", "run again: units are graded anew")
+        raise OwnFault(
+            "the progress database is broken", f"moved to {aside}", "run again: units are graded anew"
+        )
 
     def own_fault(self, error: sqlite3.Error) -> OwnFault:
         text = str(error)
         if "full" in text:
             return OwnFault("the disk is full", str(self.file), "free some space; nothing was recorded")
-        return OwnFault(f"cannot use the progress database: {text}", str(self.file), "check the space and the permissions there")
+        return OwnFault(
+            f"cannot use the progress database: {text}",
+            str(self.file),
+            "check the space and the permissions there",
+        )
 
     def execute(self, sql: str, *values: Any, write: bool = False) -> list[tuple[Any, ...]]:
         db = self.db(write)

@@ -331,4 +331,3 @@ def judge_like(
     if difference is not None:
         evidence = Evidence(index, what, answer.value, want)
         raise context.stop("fail", step=label, difference=difference, evidence=evidence)
-

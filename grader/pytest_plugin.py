@@ -51,7 +51,9 @@ class Course:
             from grader.grading import Options
 
             chosen = tuple(cases) if len(cases) < every else ()
-            options = Options(self.place.tree, chosen, twice=bool(os.environ.get("CI")), fresh=True, record=False)
+            options = Options(
+                self.place.tree, chosen, twice=bool(os.environ.get("CI")), fresh=True, record=False
+            )
             report = self.grader(options).grade(stage)
             rows = {row["id"]: row for row in report["cases"]}
             missing = {"outcome": report["outcome"], "text": report.get("text", "")}
@@ -100,7 +102,9 @@ class CaseItem(pytest.Item):
 
     def runtest(self) -> None:
         course = self.config.stash[COURSE]
-        mine = [i.case_id for i in self.session.items if isinstance(i, CaseItem) and i.stage.id == self.stage.id]
+        mine = [
+            i.case_id for i in self.session.items if isinstance(i, CaseItem) and i.stage.id == self.stage.id
+        ]
         row = course.grade(self.stage, mine, self.every)[self.case_id]
         self.user_properties.append(("outcome", row["outcome"]))
         if row["outcome"] != "pass":
@@ -155,10 +159,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     from grader.path import built
 
     course = parent.config.stash[COURSE]
-    if file_path.suffix != ".yaml" or file_path.name in NOT_CASES or file_path.parent.parent != course.fixtures:
+    if (
+        file_path.suffix != ".yaml"
+        or file_path.name in NOT_CASES
+        or file_path.parent.parent != course.fixtures
+    ):
         return None
     for stage in course.stages:
-        if stage.unit == file_path.parent.name and not stage.is_milestone and built(stage, course.place.course):
+        if (
+            stage.unit == file_path.parent.name
+            and not stage.is_milestone
+            and built(stage, course.place.course)
+        ):
             collector = CaseFile.from_parent(parent, path=file_path)
             collector.stage = stage
             return collector
@@ -166,7 +178,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --ol nothing but case files is collected: a test file would run code under test in this process."""
+    """With --ol only case files are collected: a test file would run code under test in this process."""
     if COURSE not in config.stash:
         return None
     return True if collection_path.is_file() and collection_path.suffix != ".yaml" else None

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from grader import wire
@@ -24,7 +25,9 @@ from grader.judge import SESSION_OUTCOMES, Judge, Request, Verdict, judge, raise
 from grader.session import IMPORT_LIMIT_S, Answer, Bundle, Ended, Session, Zygote
 
 THREE_DEADLINES = 3
-CALIBRATION_S = 0.05  # the calibration loop on the machine where the limits were set; measured, see calibrate()
+CALIBRATION_S = (
+    0.05  # the calibration loop on the machine where the limits were set; measured, see calibrate()
+)
 Opener = Callable[[], Session]
 
 
@@ -55,7 +58,7 @@ class Shared:
         self.at_work: set[Session] = set()
 
     def stop(self) -> None:
-        """End what runs now, so that Ctrl-C does not wait for a deadline; the threads see their sessions end."""
+        """End what runs now, so that Ctrl-C does not wait for a deadline; the threads see it end."""
         self.stopped = True
         with self.lock:
             pids = [pid for session in self.at_work if (pid := getattr(session, "pid", None))]
@@ -84,14 +87,22 @@ class Runner:
     """Runs cases of one unit on sessions that `opener` opens; `reference` answers `same_as: reference`."""
 
     def __init__(
-        self, unit: Unit, opener: Opener, reference: Opener | None = None, jobs: int = 0, shrinking: bool = True
+        self,
+        unit: Unit,
+        opener: Opener,
+        reference: Opener | None = None,
+        jobs: int = 0,
+        shrinking: bool = True,
     ) -> None:
         self.unit, self.opener, self.reference = unit, opener, reference
         self.shrinking = shrinking
         self.jobs = jobs or min(2, os.cpu_count() or 1)
 
     def run(
-        self, cases: Sequence[Case], twice: bool = False, on_case: Callable[[Verdict], None] = lambda verdict: None
+        self,
+        cases: Sequence[Case],
+        twice: bool = False,
+        on_case: Callable[[Verdict], None] = lambda verdict: None,
     ) -> UnitRun:
         """Every case once, or the passing ones twice in another order and company."""
         start = time.perf_counter()
@@ -99,27 +110,31 @@ class Runner:
         verdicts = self.once(cases, 1, shared, on_case)
         if twice:
             again = [c for c in cases if verdicts[c.id].passed and c.verb != "property" and not c.heavy]
-            for id, second in self.once(again, 2, shared, lambda verdict: None).items():
+            for name, second in self.once(again, 2, shared, lambda _: None).items():
                 if not second.passed:
                     why = f"gave two answers: passed, then {second.outcome}"
-                    verdicts[id] = Verdict(
-                        id, "fail", f"unstable: {why}. Does it keep state between calls?",
+                    verdicts[name] = Verdict(
+                        name, "fail", f"unstable: {why}. Does it keep state between calls?",
                         step=second.step, difference=second.difference, files=second.files,
                     )  # fmt: skip
         settle_twins(self.unit, verdicts)
         files = {file for verdict in verdicts.values() for file in verdict.files}
-        return UnitRun(verdicts, shared.loaded, files, shared.voided, time.perf_counter() - start, shared.libm)
+        return UnitRun(
+            verdicts, shared.loaded, files, shared.voided, time.perf_counter() - start, shared.libm
+        )
 
     def once(
-        self, cases: Sequence[Case], round: int, shared: Shared, on_case: Callable[[Verdict], None]
+        self, cases: Sequence[Case], turn: int, shared: Shared, on_case: Callable[[Verdict], None]
     ) -> dict[str, Verdict]:
         by_id = {case.id: case for case in cases}
         quick = [c.id for c in cases if not c.heavy and c.verb != "property"]
-        order = shuffled(quick, round)
+        order = shuffled(quick, turn)
         # The longest jobs first; two groups of quick cases, because there are two cores.
-        slow = [[c.id] for c in cases if c.heavy] + [[c.id] for c in cases if c.verb == "property" and not c.heavy]
+        slow = [[c.id] for c in cases if c.heavy] + [
+            [c.id] for c in cases if c.verb == "property" and not c.heavy
+        ]
         groups = [order[i :: self.jobs] for i in range(self.jobs)]
-        jobs = [[by_id[id] for id in job] for job in slow + groups if job]
+        jobs = [[by_id[name] for name in job] for job in slow + groups if job]
         verdicts: dict[str, Verdict] = {}
 
         def work(job: list[Case]) -> None:
@@ -190,7 +205,9 @@ class Runner:
             with Reference(self.reference, self.unit.name) as reference:
                 for case in cases:
                     at_work = case
-                    verdict = drive(judge(self.unit, case, self.shrinking), session, reference, shared.limit_scale)
+                    verdict = drive(
+                        judge(self.unit, case, self.shrinking), session, reference, shared.limit_scale
+                    )
                     verdict.output = session.output()
                     verdicts[case.id] = self.whose(verdict, session)
             names = session.close()
@@ -225,8 +242,8 @@ class Runner:
         for file in verdict.files:
             if file not in known:
                 where = f"came from {file}" if file else "has no Python source"
-                return Verdict(verdict.case, "fail", f"What was called is not defined in your files: it {where}.",
-                               output=verdict.output)  # fmt: skip
+                text = f"What was called is not defined in your files: it {where}."
+                return Verdict(verdict.case, "fail", text, output=verdict.output)
         return verdict
 
 
@@ -268,17 +285,21 @@ def hello(session: Session, unit: str) -> Verdict | None:
         session.libm = answer.libm
         return None
     if answer.kind == "unsupported":
-        return Verdict("", "unsupported", f"the adapter does not support {unit}: {answer.value}", step="import")
+        return Verdict(
+            "", "unsupported", f"the adapter does not support {unit}: {answer.value}", step="import"
+        )
     raised = answer.raised
     output = session.output()
     if raised is None:
         return Verdict("", "protocol", f"answered {answer.kind} to hello", step="import", output=output)
     at = (raised.file, raised.line) if raised.file else None
-    name = os.path.basename(raised.file) if raised.file else f"{unit}.py"
+    name = Path(raised.file).name if raised.file else f"{unit}.py"
     if raised.is_a("SyntaxError") and raised.line:
         text = f"{name} line {raised.line}: {raised.text.partition(' (')[0]}."
     else:
-        text = f"Could not import {name}: {raise_text(raised)}" + (f" (line {raised.line})." if raised.line else ".")
+        text = f"Could not import {name}: {raise_text(raised)}" + (
+            f" (line {raised.line})." if raised.line else "."
+        )
         if raised.is_a("ModuleNotFoundError") and "impl" not in raised.text:
             text += " Only numpy and the standard library are available here."
     return Verdict("", "raised", text, step="import", raised=raised, at=at, output=output)
@@ -293,7 +314,9 @@ def ask(session: Session, message: dict[str, Any], limit_s: float) -> Answer:
         encoded["args"] = {name: wire.encode(value, put) for name, value in message["args"].items()}
     if "observe" in message:
         encoded["observe"] = [
-            {**look, "args": {k: wire.encode(v, put) for k, v in look["args"].items()}} if "args" in look else look
+            {**look, "args": {k: wire.encode(v, put) for k, v in look["args"].items()}}
+            if "args" in look
+            else look
             for look in message["observe"]
         ]
     return session.request(encoded, limit_s, body)
@@ -381,4 +404,3 @@ def calibrate() -> float:
     for _ in range(300_000):
         x = (x * 6364136223846793005 + 1) & 0xFFFFFFFFFFFFFFFF
     return time.perf_counter() - start
-

@@ -37,6 +37,7 @@ TRACEBACK = re.compile(
     r"|  <.*>\n|  \.\.\.\n|Extension modules: .*\n?|\n)*",
     re.MULTILINE,
 )
+FRAMES_FOLLOW = ("Timeout (", "Fatal Python error", "Thread 0x", "Current thread 0x")
 SIGNALS = {
     "SIGSEGV": "invalid memory access; usually an index past the end of an array",
     "SIGBUS": "invalid memory access",
@@ -193,11 +194,17 @@ class Zygote:
         read, write = os.pipe()
         with self.lock:
             self.load(bundle)
-            self.send({"fork": bundle.key, "replace": dict(replace), "limits": LIMITS}, [theirs.fileno(), write])
+            self.send(
+                {"fork": bundle.key, "replace": dict(replace), "limits": LIMITS}, [theirs.fileno(), write]
+            )
             theirs.close()
             os.close(write)
             until = time.monotonic() + 30
-            while (message := self.read(until)) is not None and "pid" not in message and "refused" not in message:
+            while (
+                (message := self.read(until)) is not None
+                and "pid" not in message
+                and "refused" not in message
+            ):
                 self.note(message)
         if message is None or "refused" in message:
             ours.close()
@@ -316,7 +323,9 @@ class ForkSession:
             raise self.ended() from None
         except self.wire.ProtocolError as error:
             self.kill()
-            raise Ended("protocol", f"The result channel received data that is not a result ({error}).") from None
+            raise Ended(
+                "protocol", f"The result channel received data that is not a result ({error})."
+            ) from None
 
     # -- how it ended -------------------------------------------------------------------------------
 
@@ -335,8 +344,12 @@ class ForkSession:
             if name == "SIGXCPU" or (name == "SIGKILL" and cpu >= LIMITS["CPU"]):
                 return Ended("deadline", f"Used {cpu:.0f} s of CPU time (limit {LIMITS['CPU']} s).", at)
             if name == "SIGKILL":
-                return Ended("memory", "Your code was killed (SIGKILL); the memory limit is the likely cause.", at)
-            return Ended("crashed", f"Your code crashed ({name}: {SIGNALS.get(name, 'ended by a signal')}).", at)
+                return Ended(
+                    "memory", "Your code was killed (SIGKILL); the memory limit is the likely cause.", at
+                )
+            return Ended(
+                "crashed", f"Your code crashed ({name}: {SIGNALS.get(name, 'ended by a signal')}).", at
+            )
         code = os.WEXITSTATUS(status)
         return Ended(
             "crashed",
@@ -353,7 +366,7 @@ class ForkSession:
             return None
         ours = {path for path, _, _ in self.bundle.files.values()}
         lines = self.text.decode("utf-8", "replace").splitlines()
-        starts = [i for i, line in enumerate(lines) if line.startswith(("Timeout (", "Fatal Python error", "Thread 0x", "Current thread 0x"))]  # fmt: skip
+        starts = [i for i, line in enumerate(lines) if line.startswith(FRAMES_FOLLOW)]
         for line in lines[starts[-1] if starts else len(lines) :]:
             name, _, rest = line.strip().removeprefix('File "').partition('", line ')
             if name in ours and rest.split(" ")[0].isdecimal():
@@ -422,7 +435,9 @@ def answer_of(reply: dict[str, Any], chunks: Any = None) -> Answer:
         elif key in ("raises", "memory"):
             answer.raised = raised_of(value, reply.get("phase", "call"))
         elif key == "observed":
-            if not isinstance(value, list) or not all(isinstance(v, dict) and "observed" not in v for v in value):
+            if not isinstance(value, list) or not all(
+                isinstance(v, dict) and "observed" not in v for v in value
+            ):
                 raise wire.ProtocolError("observed is not a list of answers")
             answer.value = [answer_of(item, chunks) for item in value]
         elif key == "args":
@@ -466,7 +481,9 @@ def raised_of(about: Any, phase: Any) -> Raised:
     if not isinstance(bases, list) or not all(isinstance(name, str) for name in bases):
         raise wire.ProtocolError("base-class names that are not a list of text")
     at = about.get("at")
-    file, line = (str(at[0]), at[1]) if isinstance(at, list) and len(at) >= 2 and type(at[1]) is int else ("", 0)
+    file, line = (
+        (str(at[0]), at[1]) if isinstance(at, list) and len(at) >= 2 and type(at[1]) is int else ("", 0)
+    )
     found = about.get("found")
     return Raised(
         about["class"], (about["class"], *bases), str(about.get("text", ""))[:2000], str(phase), file, line,

@@ -15,7 +15,9 @@ def rules(page: Path) -> dict[str, str]:
     try:
         lines = page.read_text().splitlines()
     except OSError as error:
-        raise OwnFault(f"cannot read the spec page: {error.strerror}", str(page), "write it from spec/README.md") from None
+        raise OwnFault(
+            f"cannot read the spec page: {error.strerror}", str(page), "write it from spec/README.md"
+        ) from None
     found: dict[str, str] = {}
     last = ""
     for number, line in enumerate(lines, 1):

@@ -56,9 +56,15 @@ def check_kind(root: Path, named: str) -> None:
     try:
         for folder in path.relative_to(root).parents:
             if (root / folder).exists() and not (root / folder).is_dir():
-                raise UsageError("not a folder", str(root / folder), "move it away; ol restore ID puts the stub of a unit there")
+                raise UsageError(
+                    "not a folder",
+                    str(root / folder),
+                    "move it away; ol restore ID puts the stub of a unit there",
+                )
         if path.exists() and not path.is_file():
-            raise UsageError("not a file", str(path), "move it away; ol restore ID puts the stub of a unit there")
+            raise UsageError(
+                "not a file", str(path), "move it away; ol restore ID puts the stub of a unit there"
+            )
     except OSError as error:
         raise UsageError(f"cannot read: {error.strerror}", str(path), "make it readable") from None
 
@@ -76,7 +82,10 @@ def read_source(path: Path) -> str:
             return f"raise ImportError({f'{path.name} is larger than {MOST_BYTES >> 20} MiB'!r})\n"
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return "\n" * raw.count(b"\n", 0, error.start) + "raise SyntaxError('not UTF-8; save the file as UTF-8')\n"
+        return (
+            "\n" * raw.count(b"\n", 0, error.start)
+            + "raise SyntaxError('not UTF-8; save the file as UTF-8')\n"
+        )
     except OSError as error:
         raise UsageError(f"cannot read: {error.strerror}", str(path), "make it readable") from None
 
@@ -94,19 +103,29 @@ def package_files(top: Path, name: str) -> dict[str, Path]:
             parts = [name, *path.relative_to(top).with_suffix("").parts]
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
             if len(found) > MOST_FILES:
-                raise UsageError(f"more than {MOST_FILES} Python files", str(top), "keep only the package there")
+                raise UsageError(
+                    f"more than {MOST_FILES} Python files", str(top), "keep only the package there"
+                )
     return found
 
 
 def bundle(
-    tree: Tree, reference: Path, warm: Iterable[str] = (), assisted: Iterable[Stage] = (), replace: dict[str, str] | None = None
+    tree: Tree,
+    reference: Path,
+    warm: Iterable[str] = (),
+    assisted: Iterable[Stage] = (),
+    replace: dict[str, str] | None = None,
 ) -> Bundle:
     """The map of a tree. `assisted` units are answered by the reference, `replace` gives sources as text."""
     files: dict[str, tuple[str, str, bool]] = {}
     aliases: dict[str, str] = {}
     top = tree.root / "impl"
     if not top.is_dir() and not tree.map:
-        raise UsageError("no folder impl", str(tree.root), "ol init DIR makes a workspace; --impl names the folder that holds impl/")
+        raise UsageError(
+            "no folder impl",
+            str(tree.root),
+            "ol init DIR makes a workspace; --impl names the folder that holds impl/",
+        )
     if top.is_dir():
         for name, path in package_files(top, "impl").items():
             files[name] = (str(path), read_source(path), path.name == "__init__.py")
@@ -114,7 +133,9 @@ def bundle(
     for ours, theirs in tree.map:
         path = tree.file_of(ours, "")
         package = theirs.partition(".")[0]
-        base = path.parents[theirs.count(".") - (path.name != "__init__.py")] if "." in theirs else path.parent
+        base = (
+            path.parents[theirs.count(".") - (path.name != "__init__.py")] if "." in theirs else path.parent
+        )
         if "." in theirs and package not in files:
             for name, found in package_files(base, package).items():
                 files[name] = (str(found), read_source(found), found.name == "__init__.py")
@@ -137,7 +158,9 @@ def bundle(
                 aliases.pop(module_of(file), None)
     for name, source in (replace or {}).items():
         files[name] = (files[name][0], source, files[name][2])
-    digest = hashlib.sha256(repr((sorted(files.items()), sorted(aliases.items()))).encode("utf-8", "surrogatepass"))
+    digest = hashlib.sha256(
+        repr((sorted(files.items()), sorted(aliases.items()))).encode("utf-8", "surrogatepass")
+    )
     warmed = tuple(aliases.get(name, name) for name in warm) + tuple(sorted(given))
     return Bundle(digest.hexdigest(), files, aliases, warmed, frozenset(given))
 

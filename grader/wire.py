@@ -28,7 +28,8 @@ BF16 = np.dtype([("bf16", "<u2")])
 DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_), "i8": np.dtype("<i1"), "i16": np.dtype("<i2"), "i32": np.dtype("<i4"),
     "i64": np.dtype("<i8"), "u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4"),
-    "u64": np.dtype("<u8"), "f16": np.dtype("<f2"), "bf16": BF16, "f32": np.dtype("<f4"), "f64": np.dtype("<f8"),
+    "u64": np.dtype("<u8"), "f16": np.dtype("<f2"), "bf16": BF16, "f32": np.dtype("<f4"),
+    "f64": np.dtype("<f8"),
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -114,7 +115,9 @@ def encode_tensor(array: np.ndarray[Any, Any], put: Callable[[bytes], dict[str, 
     return {name: {"shape": list(array.shape), **put(raw)}}
 
 
-def encode(value: Any, put: Callable[[bytes], dict[str, Any]], attrs: tuple[str, ...] = (), depth: int = 0) -> Any:
+def encode(
+    value: Any, put: Callable[[bytes], dict[str, Any]], attrs: tuple[str, ...] = (), depth: int = 0
+) -> Any:
     """A value as wire JSON. What is no data becomes `{opaque: type name}`; subclasses go as their base."""
     if value is None or value is True or value is False:
         return value
@@ -221,11 +224,14 @@ def decode(node: Any, body: Iterator[bytes] | None = None, depth: int = 0) -> An
     raise ProtocolError(f"not a value: {node!r:.80}")
 
 
-def _decode_tensor(dtype_name: str, spec: dict[str, Any], body: Iterator[bytes] | None) -> np.ndarray[Any, Any]:
+def _decode_tensor(
+    dtype_name: str, spec: dict[str, Any], body: Iterator[bytes] | None
+) -> np.ndarray[Any, Any]:
     shape, dtype = spec.get("shape"), DTYPES[dtype_name]
-    if not isinstance(shape, list) or len(shape) > 16 or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
+    axes = shape if isinstance(shape, list) else [-1]
+    if len(axes) > 16 or not all(type(n) is int and 0 <= n < 1 << 40 for n in axes):
         raise ProtocolError(f"not a shape: {shape!r:.80}")
-    want = math.prod(shape) * dtype.itemsize
+    want = math.prod(axes) * dtype.itemsize
     if "base64" in spec:
         try:
             raw = base64.b64decode(spec["base64"], validate=True)
@@ -240,7 +246,7 @@ def _decode_tensor(dtype_name: str, spec: dict[str, Any], body: Iterator[bytes] 
     if dtype_name == "bool" and raw.translate(None, b"\0\1"):
         raise ProtocolError("a bool that is neither 0 nor 1")
     try:
-        return np.frombuffer(raw, dtype).reshape(shape)
+        return np.frombuffer(raw, dtype).reshape(axes)
     except ValueError:  # no elements, and axes whose product no array can have
         raise ProtocolError(f"not a shape: {shape!r:.80}") from None
 

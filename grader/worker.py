@@ -47,8 +47,9 @@ ALL = {"seq", "limit_s"}
 LOOK = {*ALL, "attrs", "path", "save"}
 CALL = {*LOOK, "args", "back"}
 KEYS = {
-    "call": {"call", *CALL}, "do": {"do", "on", *CALL}, "get": {"get", "on", *LOOK}, "observe": {"observe", *ALL},
-    "new": {"new", *CALL}, "reset": {"reset", *ALL}, "hello": {"hello", "unit", *ALL}, "bye": {"bye", *ALL},
+    "call": {"call", *CALL}, "do": {"do", "on", *CALL}, "get": {"get", "on", *LOOK},
+    "observe": {"observe", *ALL}, "new": {"new", *CALL}, "reset": {"reset", *ALL},
+    "hello": {"hello", "unit", *ALL}, "bye": {"bye", *ALL},
 }  # fmt: skip
 TRACE_BEFORE_S = 0.25  # the Python line of a hang is written this long before the grader's deadline
 REARM_S = 0.2
@@ -157,7 +158,7 @@ class Session:
         return {"ok": {"file": getattr(module, "__file__", None), "libm": "system"}}
 
     def target(self, message: dict[str, Any]) -> Any:
-        name = message.get("do") or message.get("call") or message.get("new")
+        name = str(message.get("do") or message.get("call") or message.get("new"))
         if "on" in message:
             return getattr(self.objects[message["on"]], name)
         return self.lookup(name)
@@ -210,7 +211,7 @@ class Session:
 
     def observe(self, message: dict[str, Any], body: Any, out: wire.Body) -> dict[str, Any]:
         """Every observable in turn; one that raises answers with the raise, the others still answer."""
-        seen = []
+        seen: list[dict[str, Any]] = []
         for item in message["observe"]:
             refused, stage = refusal(item), [""]
             if refused:
@@ -274,7 +275,9 @@ class Missing(AttributeError):
     """The unit's file has no such name."""
 
     def __init__(self, name: str, module: types.ModuleType, found: list[str]) -> None:
-        super().__init__(f"{os.path.basename(module.__file__ or module.__name__)} has no function or class {name!r}")
+        super().__init__(
+            f"{os.path.basename(module.__file__ or module.__name__)} has no function or class {name!r}"
+        )
         self.found = found
 
 
@@ -285,7 +288,9 @@ def is_record(value: Any) -> bool:
 def fields_of(value: Any) -> wire.Fields:
     """A record's fields as they are now; lists are copied, so that a later change shows."""
     fields = {name: getattr(value, name) for name in type(value).__dataclass_fields__ if name[:1] != "_"}
-    return wire.Fields(type(value).__name__, {n: list(v) if isinstance(v, list) else v for n, v in fields.items()})
+    return wire.Fields(
+        type(value).__name__, {n: list(v) if isinstance(v, list) else v for n, v in fields.items()}
+    )
 
 
 def text_of(error: BaseException) -> str:
@@ -308,7 +313,7 @@ def defining_file(function: Any) -> str | None:
         return getattr(sys.modules.get(function.__module__), "__file__", None)
     code = getattr(function, "__code__", None)
     if code is None and callable(function) and not inspect.isbuiltin(function):
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+        code = getattr(type(function).__call__, "__code__", None)
     return getattr(code, "co_filename", None)
 
 
@@ -477,7 +482,9 @@ class Zygote:
                     self.end()
                 self.fds += fds
                 self.data += data
-                while len(self.data) >= 4 and len(self.data) >= 4 + (n := struct.unpack_from("<I", self.data)[0]):
+                while len(self.data) >= 4 and len(self.data) >= 4 + (
+                    n := struct.unpack_from("<I", self.data)[0]
+                ):
                     message = json.loads(bytes(self.data[4 : 4 + n]))
                     del self.data[: 4 + n]
                     if "load" in message:

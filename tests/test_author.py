@@ -23,7 +23,9 @@ TOY = ROOT / "tests" / "toy"
 def ol(course: Path, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", str(ROOT / "grader" / "__main__.py"), *args]
     env = {**os.environ, "OL_COURSE": str(course)}
-    return subprocess.run(command, cwd=course, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=course, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 @pytest.fixture
@@ -114,7 +116,12 @@ def test_lint_of_the_toy_is_clean() -> None:
 def test_coverage_counts_field_cases(toy: Path) -> None:
     table = "| case | here |\n|---|---|\n| S01 one | R1 |\n| S02 two | R2 |\n| S03 three | R3 |\n"
     edit(toy, "spec/stack.md", "## Changes", f"## Not here\n- S02: no such operation.\n\n{table}\n## Changes")
-    edit(toy, "fixtures/stack/cases.yaml", 'why: "push on a full stack"', 'why: "push on a full stack", source: "a/b#1 S01"')
+    edit(
+        toy,
+        "fixtures/stack/cases.yaml",
+        'why: "push on a full stack"',
+        'why: "push on a full stack", source: "a/b#1 S01"',
+    )
     found = coverage.cover_unit(stage_of(toy), toy)
     assert found["field_cases"] == {"named": 3, "as_cases": 1, "not_here": 1, "missing": ["S03"]}
     assert any("field case S03 has no case" in line for line in found["findings"])
@@ -153,19 +160,33 @@ def test_two_mutants_that_answer_alike_are_one(toy: Path, workers: Workers) -> N
 
 
 def test_an_equivalent_that_is_wrong_is_rejected_by_name(toy: Path, workers: Workers) -> None:
-    edit(toy, "fixtures/stack/equivalents/deque.py", "return self._deque.pop()", "return self._deque.popleft()")
+    edit(
+        toy, "fixtures/stack/equivalents/deque.py", "return self._deque.pop()", "return self._deque.popleft()"
+    )
     row = matrix(toy, workers)
     assert [r["equivalent"] for r in row["rejected"]] == ["deque"]
 
 
 def test_a_tolerance_wider_than_half_the_mistake_is_weak(toy: Path, workers: Workers) -> None:
-    edit(toy, "fixtures/stack/cases.yaml", "{f64: 3.5, cmp: exact}", "{f64: 3.5, cmp: close, atol: 1.5, why: generous}")
+    edit(
+        toy,
+        "fixtures/stack/cases.yaml",
+        "{f64: 3.5, cmp: exact}",
+        "{f64: 3.5, cmp: close, atol: 1.5, why: generous}",
+    )
     row = matrix(toy, workers)
-    assert row["weak_tolerances"] == [{"mutant": "half-total", "case": "stack/total", "error": 2.5 / 1.5, "tolerance": 1.0}]
+    assert row["weak_tolerances"] == [
+        {"mutant": "half-total", "case": "stack/total", "error": 2.5 / 1.5, "tolerance": 1.0}
+    ]
 
 
 def test_a_trivial_answer_that_passes_is_named(toy: Path, workers: Workers) -> None:
-    edit(toy, "impl/stack.py", "    if xs.size == 0:", "    if xs is None:\n        raise NotImplementedError\n    if xs.size == 0:")
+    edit(
+        toy,
+        "impl/stack.py",
+        "    if xs.size == 0:",
+        "    if xs is None:\n        raise NotImplementedError\n    if xs.size == 0:",
+    )
     edit(toy, "fixtures/stack/cases.yaml", "args: {n: 3}\n  expect: {return: [{i64: 0, cmp: labels}, {i64: 1, cmp: labels}, {i64: 2, cmp: labels}]}",
          "args: {n: 1}\n  expect: {return: [{i64: 0, cmp: labels}]}")  # fmt: skip
     edit(toy, "fixtures/stack/cases.yaml", "args: {n: 2}\n  expect: {return: [{i64: 0, cmp: labels}, {i64: 1, cmp: labels}]}",
@@ -188,4 +209,6 @@ def test_without_ids_the_built_units_are_covered_and_the_others_listed() -> None
 
 def test_naming_a_unit_that_is_not_built_or_a_gate_is_refused() -> None:
     result = ol(TOY, "author", "lint", "T.2")
-    assert result.returncode == 2 and result.stderr.startswith("error: T.2 is not built yet · path.tsv line 3 · ")
+    assert result.returncode == 2 and result.stderr.startswith(
+        "error: T.2 is not built yet · path.tsv line 3 · "
+    )

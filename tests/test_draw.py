@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grader import draw, laws
 from grader.draw import GOLDEN, PCG32, Chooser, Replay, child_seed, mix64, shrink, shuffled
 from grader.wire import DTYPES
+
+QUICK = settings(max_examples=40, deadline=None)  # a busy machine misses deadlines
 
 # -- generators -------------------------------------------------------------------------------------------
 
@@ -80,6 +82,7 @@ def numbers(choose: Any) -> list[int]:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 10_000))
+@QUICK
 def test_seed_and_run_name_an_input(seed: int, i: int) -> None:
     """Run i is the same whatever was drawn before it."""
     for j in range(3):
@@ -170,6 +173,7 @@ def test_what_always_fails_shrinks_to_nothing_and_what_never_does_stays() -> Non
 
 
 @given(st.lists(st.integers(0, 300), max_size=60), st.integers(0, 2**32))
+@QUICK
 def test_the_result_fails_and_is_never_worse(start: list[int], salt: int) -> None:
     """For any property, however odd: what comes out still fails, is no longer and nowhere larger."""
 

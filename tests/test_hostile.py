@@ -41,7 +41,9 @@ def unit() -> fixtures.Unit:
     return fixtures.load(path.read_path(TOY / "path.tsv")[0], TOY)
 
 
-def run(workers: Workers, unit: fixtures.Unit, source: str, cases: tuple[str, ...] = CASES, limit_s: float = 1.0) -> UnitRun:
+def run(
+    workers: Workers, unit: fixtures.Unit, source: str, cases: tuple[str, ...] = CASES, limit_s: float = 1.0
+) -> UnitRun:
     base = bundle(Tree(TOY), TOY, ["impl.stack"])
     chosen = [case for case in unit.cases if case.id in cases]
     for case in chosen:
@@ -57,14 +59,21 @@ def replacing(old: str, new: str) -> str:
 def total(body: str, top: str = "") -> str:
     """The honest unit with another `total`."""
     start, stop = HONEST.index("def total"), HONEST.index("def label")
-    return top + HONEST[:start] + "def total(xs):\n" + textwrap.indent(textwrap.dedent(body), "    ") + "\n\n\n" + HONEST[stop:]
+    return (
+        top
+        + HONEST[:start]
+        + "def total(xs):\n"
+        + textwrap.indent(textwrap.dedent(body), "    ")
+        + "\n\n\n"
+        + HONEST[stop:]
+    )
 
 
-def outcome(verdicts: dict[str, Verdict], id: str = "stack/total") -> tuple[str, str]:
-    return verdicts[id].outcome, verdicts[id].text
+def outcome(verdicts: dict[str, Verdict], case: str = "stack/total") -> tuple[str, str]:
+    return verdicts[case].outcome, verdicts[case].text
 
 
-FORGE = '''
+FORGE = """
 import json, os, struct
 def _forge():
     value = {"f64": struct.pack(">d", 3.5).hex()}
@@ -75,9 +84,9 @@ def _forge():
                 os.write(fd, struct.pack("<II", len(text), 0) + text)
             except OSError:
                 pass
-'''
+"""
 
-ALWAYS = '''
+ALWAYS = """
 import numpy as np
 class Always(float):
     def __eq__(self, other): return True
@@ -90,7 +99,7 @@ class AlwaysArray(np.ndarray):
     def __array_function__(self, *args, **kw): return True
 class Anything:
     def __eq__(self, other): return True
-'''
+"""
 
 # name -> (source, case, outcome, text that the message must contain)
 CHEATS: dict[str, tuple[str, str, str, str]] = {
@@ -164,7 +173,9 @@ FAULTS: dict[str, tuple[str, str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", [*CHEATS, *FAULTS])
-def test_submission(workers: Workers, unit: fixtures.Unit, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submission(
+    workers: Workers, unit: fixtures.Unit, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("grader.runner.IMPORT_LIMIT_S", 1.0)
     source, case, expected, text = {**CHEATS, **FAULTS}[name]
     result = run(workers, unit, source).verdicts
@@ -172,7 +183,9 @@ def test_submission(workers: Workers, unit: fixtures.Unit, name: str, monkeypatc
     assert got == expected, (got, words, result[case].difference)
     assert text in words
     honest = run(workers, unit, HONEST).verdicts
-    assert {v.outcome for v in honest.values()} == {"pass"}, {k: v.text for k, v in honest.items() if not v.passed}
+    assert {v.outcome for v in honest.values()} == {"pass"}, {
+        k: v.text for k, v in honest.items() if not v.passed
+    }
 
 
 def test_where_it_was(workers: Workers, unit: fixtures.Unit) -> None:
@@ -208,18 +221,27 @@ def test_after_three_deadlines_the_rest_is_not_run(workers: Workers, unit: fixtu
     verdicts = run(workers, unit, source, cases, 0.3).verdicts
     found = [v.outcome for v in verdicts.values()]
     assert found.count("deadline") in (3, 4) and found.count("blocked") >= 1 and "pass" not in found
-    assert "three cases of this unit ran out of time" in next(v.text for v in verdicts.values() if v.outcome == "blocked")
+    assert "three cases of this unit ran out of time" in next(
+        v.text for v in verdicts.values() if v.outcome == "blocked"
+    )
 
 
 def test_an_import_failure_is_reported_once_for_the_whole_unit(workers: Workers, unit: fixtures.Unit) -> None:
     verdicts = run(workers, unit, "import os\nos._exit(3)\n").verdicts
     assert {(v.outcome, v.step, v.text) for v in verdicts.values()} == {
-        ("crashed", "import", "Your code ended the process (exit code 3) before returning a result. Remove exit(), quit() or os._exit().")
+        (
+            "crashed",
+            "import",
+            "Your code ended the process (exit code 3) before returning a result. Remove exit(), quit() or os._exit().",
+        )
     }
 
 
 def test_state_that_spoils_a_later_call_is_unstable_or_wrong(workers: Workers, unit: fixtures.Unit) -> None:
-    source = HONEST + "\n_calls = 0\n_total = total\ndef total(xs):\n    global _calls\n    _calls += 1\n    return _total(xs) + (_calls > 2)\n"
+    source = (
+        HONEST
+        + "\n_calls = 0\n_total = total\ndef total(xs):\n    global _calls\n    _calls += 1\n    return _total(xs) + (_calls > 2)\n"
+    )
     base = bundle(Tree(TOY), TOY, ["impl.stack"])
     chosen = [c for c in unit.cases if c.id in (*CASES, "stack/total-order")]
     verdicts = Runner(unit, workers.opener(base, {"impl.stack": source})).run(chosen, twice=True).verdicts
@@ -232,8 +254,18 @@ def test_output_is_kept_capped_and_belongs_to_its_case(workers: Workers, unit: f
     assert result["stack/double"].output == ""
 
 
-def test_modules_beside_the_unit_are_never_imported(workers: Workers, unit: fixtures.Unit, tmp_path: Path) -> None:
-    for name in ("numpy.py", "json.py", "conftest.py", "sitecustomize.py", "usercustomize.py", "x.pth", "atexit.py"):
+def test_modules_beside_the_unit_are_never_imported(
+    workers: Workers, unit: fixtures.Unit, tmp_path: Path
+) -> None:
+    for name in (
+        "numpy.py",
+        "json.py",
+        "conftest.py",
+        "sitecustomize.py",
+        "usercustomize.py",
+        "x.pth",
+        "atexit.py",
+    ):
         (tmp_path / name).write_text("import os\nos.system('touch ' + __file__ + '.ran')\nraise SystemExit\n")
     (tmp_path / "impl").mkdir()
     (tmp_path / "impl" / "stack.py").write_text(HONEST)
@@ -244,12 +276,23 @@ def test_modules_beside_the_unit_are_never_imported(workers: Workers, unit: fixt
     assert not list(tmp_path.rglob("*.ran"))
 
 
-def test_the_reference_is_not_importable_by_the_learner(workers: Workers, unit: fixtures.Unit, tmp_path: Path) -> None:
+def test_the_reference_is_not_importable_by_the_learner(
+    workers: Workers, unit: fixtures.Unit, tmp_path: Path
+) -> None:
     (tmp_path / "impl").mkdir()
-    for attempt in ("from impl.other import total", "import grader.compare", "import tests", "from impl import sampling"):
+    for attempt in (
+        "from impl.other import total",
+        "import grader.compare",
+        "import tests",
+        "from impl import sampling",
+    ):
         (tmp_path / "impl" / "stack.py").write_text(attempt + "\n" + HONEST)
         graded = bundle(Tree(tmp_path), TOY, ["impl.stack"])
-        verdicts = Runner(unit, workers.opener(graded)).run([c for c in unit.cases if c.id == "stack/total"]).verdicts
+        verdicts = (
+            Runner(unit, workers.opener(graded))
+            .run([c for c in unit.cases if c.id == "stack/total"])
+            .verdicts
+        )
         assert verdicts["stack/total"].outcome == "raised", attempt
 
 

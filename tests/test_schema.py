@@ -22,7 +22,9 @@ NAMES = ("path", "fixture", "mutants", "errors", "gates", "config", "wire", "rep
 def test_every_schema_is_there_and_valid() -> None:
     assert {p.name for p in schema.SCHEMAS.glob("*.json")} == {f"{name}.schema.json" for name in NAMES}
     for name in NAMES:
-        jsonschema.Draft202012Validator.check_schema(json.loads((schema.SCHEMAS / f"{name}.schema.json").read_text()))
+        jsonschema.Draft202012Validator.check_schema(
+            json.loads((schema.SCHEMAS / f"{name}.schema.json").read_text())
+        )
 
 
 def test_the_path_and_its_schema_agree() -> None:
@@ -49,16 +51,23 @@ VERBS: list[tuple[list[str], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("args", "code"), VERBS, ids=lambda value: " ".join(value) if isinstance(value, list) else str(value))
+@pytest.mark.parametrize(
+    ("args", "code"), VERBS, ids=lambda value: " ".join(value) if isinstance(value, list) else str(value)
+)
 def test_json_documents_validate(args: list[str], code: int) -> None:
     command = [sys.executable, "-I", str(ROOT / "grader" / "__main__.py"), *args, "--json"]
     env = {**os.environ, "OL_COURSE": str(TOY)}
-    result = subprocess.run(command, cwd=TOY, env=env, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        command, cwd=TOY, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
     assert result.returncode == code, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     assert schema.first_fault("report", document) is None, schema.first_fault("report", document)
 
 
 def test_messages_name_the_nearest_key() -> None:
-    assert schema.first_fault("config", {"format": "1.0", "pth": "x"}) == (("pth",), "unknown key 'pth', did you mean 'path'?")
+    assert schema.first_fault("config", {"format": "1.0", "pth": "x"}) == (
+        ("pth",),
+        "unknown key 'pth', did you mean 'path'?",
+    )
     assert schema.first_fault("config", {"path": "x"}) == ((), "missing key 'format'")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grader import strict_yaml
@@ -31,6 +31,7 @@ from grader.values import (
 )
 from grader.wire import BF16, DTYPES, MAX_BODY, Call, DType, Fields, New, Opaque, Ref
 
+QUICK = settings(max_examples=40, deadline=None)  # a busy machine misses deadlines
 INT_RANGES = {name: np.iinfo(d) for name, d in DTYPES.items() if d.kind in "iu"}
 
 
@@ -174,7 +175,7 @@ def test_what_says_nothing_is_refused(node: Any, words: str) -> None:
 
 
 def test_the_largest_tensor_is_one_that_a_frame_carries() -> None:
-    assert decode({"u8": {"shape": [MAX_BODY], "gen": "below", "seed": 1, "n": 2}}).nbytes == MAX_BODY
+    assert decode({"f64": {"shape": [MAX_BODY >> 3], "gen": "u24", "seed": 1}}).nbytes == MAX_BODY
 
 
 @pytest.mark.parametrize(
@@ -193,6 +194,7 @@ def test_u24_of_seed_7() -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 50))
+@QUICK
 def test_u24_is_the_formula(seed: int, size: int) -> None:
     """The definition in plain integers, for every element."""
     words = [mix64((seed + (i + 1) * GOLDEN) % 2**64) for i in range(size)]
@@ -261,6 +263,7 @@ def test_a_file_that_holds_no_arrays(raw: bytes, tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 2**16 - 1))
+@QUICK
 def test_shortest_decimals_of_f16_read_back_and_no_shorter_one_does(word: int) -> None:
     x = np.array([word], np.uint16).view(np.float16)[0]
     text = shortest(x)
@@ -274,6 +277,7 @@ def test_shortest_decimals_of_f16_read_back_and_no_shorter_one_does(word: int) -
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+@QUICK
 def test_shortest_decimals_of_f32_read_back(number: float) -> None:
     x = np.float32(number)
     text = shortest(x)
@@ -354,6 +358,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
+@QUICK
 def test_what_is_written_reads_back(value: Any) -> None:
     node = to_fixture(value)
     assert same(decode(node), value)
@@ -361,6 +366,7 @@ def test_what_is_written_reads_back(value: Any) -> None:
 
 
 @given(VALUES)
+@QUICK
 def test_what_an_oracle_sees_becomes_the_value_again(value: Any) -> None:
     def without_dtypes(node: Any) -> bool:
         if isinstance(node, (list, tuple)):

@@ -565,13 +565,9 @@ def test_restore_refuses_what_is_no_file(ws: Path, course: Path, kind: str) -> N
     else:
         file.unlink()
         file.mkdir() if kind == "folder" else os.mkfifo(file)
-    where = str(ws / "impl") if kind == "impl" else str(file)
-    refused(
-        ol(ws, "restore", "T.1", course=course),
-        USAGE,
-        where,
-        "not a folder" if kind == "impl" else "not a file",
-    )
+    words = [f"{ws}/impl · ", "not a folder"] if kind == "impl" else [str(file), "not a file"]
+    start = process if kind == "pipe" else ol  # reading a pipe would never end
+    refused(start(ws, "restore", "T.1", course=course), USAGE, *words)
 
 
 # -- another layout -----------------------------------------------------------------------------------
