@@ -141,15 +141,23 @@ class Grader:
         if self.options.cases:
             known = {case.id for case in cases}
             for name in self.options.cases:
-                if name not in known:
+                if name not in known and name.partition("/")[0] not in self.others(unit.name):
                     what = f"no case {name!r} in {unit.stage.id}" + near(name, known)
                     raise UsageError(what, "--case", f"fixtures/{unit.name}/ has them")
             cases = with_twins(unit, [case for case in cases if case.id in self.options.cases])
+            if not cases:
+                what = f"--case names no case of {unit.stage.id}"
+                raise UsageError(what, "ol check", f"fixtures/{unit.name}/ has them")
         if self.options.seed is not None:
             for case in cases:
                 if case.verb == "property":
                     case.raw["property"]["seed"] = self.options.seed
         return cases
+
+    def others(self, name: str) -> set[str]:
+        """The units, besides this one, that the named cases belong to."""
+        units = {stage.unit for stage in self.stages}
+        return {case.partition("/")[0] for case in self.options.cases} & units - {name}
 
     def keep(
         self, stage: Stage, unit: Unit, run: UnitRun, report: dict[str, Any], files: dict[str, Path]

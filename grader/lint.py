@@ -155,7 +155,7 @@ def oracle_findings(unit: Unit) -> Iterator[str]:
     for statement in tree.body:
         for top in imported(statement):
             if top not in GRADING_IMPORTS and top not in sys.stdlib_module_names:
-                yield f"{where}:{statement.lineno}: imports {top} at the top; only NumPy is there when grading"
+                yield f"{where}:{statement.lineno}: imports {top} at the top; grading has only NumPy"
     for node in ast.walk(tree):
         for top in imported(node) & {"impl", "grader"}:
             yield f"{where}:{getattr(node, 'lineno', 0)}: an oracle never imports {top}"

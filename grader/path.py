@@ -74,13 +74,9 @@ def find(stages: Sequence[Stage], name: str) -> Stage:
     import difflib  # only a mistyped name pays for it
 
     names = {spelling: stage for stage in stages for spelling in (stage.id.casefold(), stage.unit)}
-    [best] = difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.0)
-    nearest = names[best]
-    raise UsageError(
-        f"no stage is called {name!r}",
-        "path.tsv",
-        f"did you mean {nearest.id} ({nearest.unit})? 'ol learn' lists all",
-    )
+    near = [names[spelling] for spelling in difflib.get_close_matches(wanted, list(names), n=1)]
+    hint = "".join(f"did you mean {stage.id} ({stage.unit})? " for stage in near)
+    raise UsageError(f"no stage is called {name!r}", "path.tsv", f"{hint}'ol learn' lists all")
 
 
 def needs_closure(stages: Sequence[Stage], stage: Stage) -> list[Stage]:

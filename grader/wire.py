@@ -121,9 +121,13 @@ def encode(
     """A value as wire JSON. What is no data becomes `{opaque: type name}`; subclasses go as their base."""
     if value is None or value is True or value is False:
         return value
-    if depth >= MAX_DEPTH:
-        return {"opaque": f"{type(value).__name__} nested deeper than {MAX_DEPTH}"}
     kind = type(value)
+    if depth >= MAX_DEPTH:
+        return {"opaque": f"{kind.__name__} nested deeper than {MAX_DEPTH}"}
+    if kind is float:  # the common kinds first; their subclasses come below
+        return {"f64": float_bits(value)}
+    if kind is str:
+        return value
     if issubclass(kind, np.generic):  # scalars before their Python bases: np.float64 is a float
         if issubclass(kind, np.bool_):
             return bool(value)

@@ -405,7 +405,9 @@ def test_oracle_answers_in_the_written_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [2**64, -(2**63) - 1, {1: 2}, {1, 2}, object(), np.array([1j]), np.complex64(1)], ids=repr
+    "value",
+    [2**64, -(2**63) - 1, {1: 2}, {1, 2}, object(), np.array([1j]), np.complex64(1)],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_written_form_is_our_fault(value: Any) -> None:
     with pytest.raises(OwnFault, match="has no fixture form") as caught:
