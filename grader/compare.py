@@ -14,7 +14,8 @@ from grader.values import COMPARE_KEYS, Array, BadValue, decode, described, kind
 from grader.wire import BF16, DTYPES, NAMES, Fields
 
 TOLERANCES = ("ulp", "close", "rel_l2", "dist")
-PLAIN = (int, bool, str, type(None))
+PLAIN = (int, float, bool, str, type(None))
+NUMERIC = ("exact", "bits", "ulp", "close")
 UNORDERED = ("set", "multiset", "labels")
 FLOATS = ("f16", "bf16", "f32", "f64")
 KEYS = {  # what each comparator takes beside `cmp` and `why`
@@ -246,8 +247,8 @@ def compare(want: Want, got: Any, where: str = "return", labels: Labels | None =
 
 
 def compare_leaf(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> Difference | None:
-    if cmp.kind == "exact" and type(want) in PLAIN and type(want) is type(got):
-        return None if want == got else Difference(where, show(want), show(got))
+    if type(want) is type(got) and alike(want, cmp.kind, got):
+        return None
     if cmp.kind in ("at_least", "at_most"):
         return _bounded(cmp, got, where)
     if cmp.kind == "dist":
@@ -260,6 +261,16 @@ def compare_leaf(want: Any, cmp: Cmp, got: Any, where: str, labels: Labels) -> D
         return compare_numbers(np.asarray(want), cmp, np.asarray(got), where, isinstance(want, np.ndarray))
     # Exact kinds from here: bool, int, text, bytes, null.
     return None if type(want) is type(got) and want == got else Difference(where, show(want), show(got))
+
+
+def alike(want: Any, kind: str, got: Any) -> bool:
+    """The quick yes for two values of one type that are the same; never for NaN, and no is no verdict."""
+    if kind not in NUMERIC:
+        return False
+    if isinstance(want, np.ndarray):
+        same = want.dtype == got.dtype and want.shape == got.shape and want.tobytes() == got.tobytes()
+        return bool(same and (kind == "bits" or want.dtype.kind != "f" or not np.isnan(want).any()))
+    return type(want) in PLAIN and kind != "bits" and bool(want == got)
 
 
 def _kind(value: Any) -> str:

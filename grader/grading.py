@@ -84,7 +84,7 @@ class Grader:
         return bool(report["outcome"] == "pass")
 
     def run(self, stage: Stage, assisted: Sequence[Stage]) -> dict[str, Any]:
-        from grader import diagnose, runner
+        from grader import runner
 
         unit = fixtures.load(stage, self.root, self.note)
         cases = self.chosen(unit)
@@ -122,6 +122,8 @@ class Grader:
             for name in changed_given(tree, self.root)
         ]
         if report["outcome"] in FAILS:
+            from grader import diagnose  # only a failure pays for it
+
             found = diagnose.diagnose(unit, run.verdicts, self.workers)
             if found is not None:
                 report["mistake"] = {

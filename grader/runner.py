@@ -127,14 +127,11 @@ class Runner:
         self, cases: Sequence[Case], turn: int, shared: Shared, on_case: Callable[[Verdict], None]
     ) -> dict[str, Verdict]:
         by_id = {case.id: case for case in cases}
-        quick = [c.id for c in cases if not c.heavy and c.verb != "property"]
-        order = shuffled(quick, turn)
-        # The longest jobs first; two groups of quick cases, because there are two cores.
-        slow = [[c.id] for c in cases if c.heavy] + [
-            [c.id] for c in cases if c.verb == "property" and not c.heavy
-        ]
-        groups = [order[i :: self.jobs] for i in range(self.jobs)]
-        jobs = [[by_id[name] for name in job] for job in slow + groups if job]
+        order = shuffled([c.id for c in cases if not c.heavy], turn)
+        # The longest jobs first; a group more than there are cores, so that all end at about the same time.
+        parts = self.jobs + 1
+        groups = [[c.id] for c in cases if c.heavy] + [order[i::parts] for i in range(parts)]
+        jobs = [[by_id[name] for name in group] for group in groups if group]
         verdicts: dict[str, Verdict] = {}
 
         def work(job: list[Case]) -> None:

@@ -274,12 +274,13 @@ class ForkSession:
         return bool(chunk)
 
     def write(self, data: bytes, until: float) -> None:
-        view, poll = memoryview(data), select.poll()
-        poll.register(self.channel, select.POLLOUT)
+        view = memoryview(data)
         while view:
             try:
                 view = view[self.channel.send(view) :]
             except BlockingIOError:
+                poll = select.poll()
+                poll.register(self.channel, select.POLLOUT)
                 wait = until - time.monotonic()
                 if wait <= 0 or not poll.poll(wait * 1000):
                     raise TimeoutError from None
@@ -295,11 +296,13 @@ class ForkSession:
                 if fd == self.output_fd:
                     self.drain()
                     continue
-                with contextlib.suppress(BlockingIOError):
+                try:
                     chunk = self.channel.recv(1 << 16 if size < 1 << 16 else 1 << 20)
-                    if not chunk:
-                        raise EOFError
-                    self.received += chunk
+                except BlockingIOError:
+                    continue
+                if not chunk:
+                    raise EOFError
+                self.received += chunk
         data = bytes(self.received[:size])
         del self.received[:size]
         return data

@@ -205,7 +205,8 @@ def _array(items: list[Any], dtype: str) -> Array:
         return np.array(flat, np.bool_).reshape(shape)
     if dtype in INTS:
         return np.array([scalar(dtype, x) for x in flat], DTYPES[dtype]).reshape(shape)
-    numbers = np.array([_number(x) for x in flat], np.float64).reshape(shape)
+    plain = all(type(x) is float for x in flat)
+    numbers = np.array(flat if plain else [_number(x) for x in flat], np.float64).reshape(shape)
     with np.errstate(over="ignore"):
         array = numbers.astype(np.float32 if dtype == "bf16" else DTYPES[dtype])
     if np.any(np.isinf(array) & np.isfinite(numbers)):
@@ -227,13 +228,13 @@ def widened(array: Array) -> Array:
 
 def _flatten(items: list[Any]) -> tuple[list[int], list[Any]]:
     shape, level = [len(items)], items
-    while level and all(isinstance(x, list) for x in level):
+    while level and type(level[0]) is list and all(isinstance(x, list) for x in level):
         width = len(level[0])
         if any(len(x) != width for x in level):
             raise BadValue("rows of different lengths")
         shape.append(width)
         level = [y for x in level for y in x]
-    if any(isinstance(x, (list, dict)) for x in level):
+    if any(type(x) in (list, dict) for x in level):
         raise BadValue("rows of different depths")
     return shape, level
 

@@ -34,6 +34,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 class ProtocolError(Exception):
     """The other side sent something that is not a message."""
 
@@ -126,7 +129,7 @@ def encode(
         return {"opaque": f"{kind.__name__} nested deeper than {MAX_DEPTH}"}
     if kind is float:  # the common kinds first; their subclasses come below
         return {"f64": float_bits(value)}
-    if kind is str:
+    if (kind is int and -(1 << 53) < value < 1 << 53) or kind is str:
         return value
     if issubclass(kind, np.generic):  # scalars before their Python bases: np.float64 is a float
         if issubclass(kind, np.bool_):
@@ -161,21 +164,21 @@ def _encode_compound(
     value: Any, kind: type, put: Callable[[bytes], dict[str, Any]], attrs: tuple[str, ...], depth: int
 ) -> Any:
     def inner(item: Any) -> Any:
+        plain = type(item)
+        if plain is float and depth + 1 < MAX_DEPTH:  # most of what records and lists hold, without a call
+            return {"f64": float_bits(item)}
         return encode(item, put, attrs, depth + 1)
 
-    match value:
-        case New(name, args):
-            return {"new": name, "args": {k: inner(v) for k, v in args.items()}}
-        case Call(name, args):
-            return {"call": name, "args": {k: inner(v) for k, v in args.items()}}
-        case Ref(id):
-            return {"ref": id}
-        case DType(name):
-            return {"dtype": name}
-        case Opaque(name):
-            return {"opaque": name}
-        case Fields(name, fields):
-            return {"object": name, "fields": {k: inner(v) for k, v in fields.items()}}
+    if kind is Fields:
+        return {"object": value.type, "fields": {k: inner(v) for k, v in value.fields.items()}}
+    if kind is New or kind is Call:
+        return {kind.__name__.lower(): value.name, "args": {k: inner(v) for k, v in value.args.items()}}
+    if kind is Ref:
+        return {"ref": value.id}
+    if kind is DType:
+        return {"dtype": value.name}
+    if kind is Opaque:
+        return {"opaque": value.type}
     names = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "_fields", None)
     if names is not None or (attrs and not issubclass(kind, (tuple, list, dict, set, frozenset))):
         # The attributes asked for, of an object anywhere in the answer; a container inside stays one.
@@ -288,7 +291,7 @@ def _key(value: Any) -> Any:
 
 
 def pack(header: dict[str, Any], body: Body | None = None) -> bytes:
-    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    text = to_json(header).encode()
     parts = body.parts if body else []
     return b"".join([struct.pack("<II", len(text), sum(map(len, parts))), text, *parts])
 
@@ -311,7 +314,7 @@ def unpack(text: bytes, raw: bytes) -> tuple[dict[str, Any], Iterator[bytes]]:
         return item
 
     try:
-        message = json.loads(text, object_hook=note)
+        message = json.loads(text.decode(), object_hook=note if raw else None)
     except (ValueError, RecursionError):
         raise ProtocolError("a header that is not JSON") from None
     if not isinstance(message, dict):

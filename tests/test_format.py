@@ -16,6 +16,7 @@ from grader.fixtures import Case, Unit
 from grader.judge import Verdict
 from grader.path import Stage, read_path
 from grader.runner import Runner, Workers
+from grader.wire import MAX_DEPTH, as_base64, decode, encode
 
 HERE = Path(__file__).resolve().parent
 TOY = HERE / "toy"
@@ -117,6 +118,28 @@ def test_hints_twins_and_replaced_cases_are_found_in_other_files() -> None:
         made.finish()
     made.read(FIXTURES / "b.yaml", twin.encode())
     assert [case["id"] for case in made.finish()["cases"]] == ["stack/raise", "stack/raise-twin"]
+
+
+@pytest.mark.parametrize("place", ["args", "expect"])
+def test_a_value_is_as_deep_as_the_wire_carries_it(place: str) -> None:
+    """The deepest value that a file may hold arrives whole, also when it comes back as an argument."""
+    text = (FIXTURES / "valid-pass" / "exact-integers.yaml").read_text()
+
+    def nested(depth: int) -> str:
+        value = "[" * depth + "7" + "]" * depth
+        args = value if place == "args" else "[7]"
+        expect = value if place == "expect" else "7"
+        cases = f"call: pick\n  args: {{items: {args}, i: 0}}\n  expect: {{return: {expect}}}\n"
+        return text.partition("call: ")[0] + cases
+
+    read(FIXTURES / "deep.yaml", nested(MAX_DEPTH - 1))
+    with pytest.raises(OwnFault, match=f"a value nested deeper than {MAX_DEPTH}"):
+        read(FIXTURES / "deep.yaml", nested(MAX_DEPTH))
+    deepest: Any = 7
+    for _ in range(MAX_DEPTH - 1):
+        deepest = [deepest]
+    assert decode(encode(deepest, as_base64)) == deepest
+    assert "nested deeper" in str(decode(encode([deepest], as_base64)))
 
 
 def test_a_file_above_its_unit_keeps_its_whole_name() -> None:

@@ -421,6 +421,57 @@ def test_a_saved_answer_must_be_acknowledged_and_a_value_must_be_a_value() -> No
         )
 
 
+def test_the_file_that_answered_is_part_of_the_verdict(run: Run) -> None:
+    """A pass must come from the learner's files, whichever verb asked."""
+    mine = {str(TOY / "impl" / "stack.py")}
+    honest = "class T:\n    def go(self): return 7\n\n\ndef f(x): return 7\n"
+    cases = {
+        call("{return: 7}"): mine, trace("{call: f, args: {x: 1}, return: 7}", new=""): mine,
+        trace("{do: f, args: {x: 1}, return: 7}", new=""): mine, trace("{do: go, return: 7}", new="T"): mine,
+        trace("{new: T, save: t}", "{do: go, on: t, return: 7}", new=""): mine,
+        call("{return: 7}", args="{}", function="go", more="objects: [{id: t, new: T}], on: t, "): mine,
+    }  # fmt: skip
+    for text, files in cases.items():
+        verdict = run(unit_of(text), honest)["case"]
+        assert (verdict.outcome, verdict.files) == ("pass", files), text
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "value", "why"),
+    [
+        ("from statistics import mean as f\n", "{data: [7]}", "7", "it came from"),
+        ("f = dict\n", "{x: 7}", "{x: 7}", "it has no Python source"),
+    ],
+)
+def test_what_others_wrote_does_not_pass(run: Run, source: str, args: str, value: str, why: str) -> None:
+    asked = [
+        call(f"{{return: {value}}}", args=args),
+        trace(f"{{call: f, args: {args}, return: {value}}}", new=""),
+    ]
+    for text in [*asked, trace(f"{{do: f, args: {args}, return: {value}}}", new="")]:
+        verdict = run(unit_of(text), source)["case"]
+        assert verdict.outcome == "fail", text
+        assert verdict.text.startswith(f"What was called is not defined in your files: {why}")
+
+
+def test_a_step_of_a_function_is_a_call_on_the_wire() -> None:
+    unit = unit_of(
+        trace("{do: f, args: {x: 1}, return: 1}", "{new: T, save: t}", "{do: f, on: t, return: 1}", new="")
+    )
+    kinds = {"reset": "ok", "call": "return", "do": "return", "new": "ok"}
+
+    def answers(request: Request) -> Answer:
+        return Answer(next(kinds[key] for key in request.message if key in kinds), 1, args={})
+
+    sent, verdict = conversation(unit, unit.cases[0], answers)
+    assert verdict.passed
+    assert [r.message for r in sent[1:]] == [
+        {"call": "f", "args": {"x": 1}, "back": []},
+        {"new": "T", "args": {}, "back": [], "save": "t"},
+        {"do": "f", "on": "t", "args": {}, "back": []},
+    ]
+
+
 # -- observables ------------------------------------------------------------------------------------------
 
 COUNTING = """
@@ -837,6 +888,9 @@ def test_every_run_is_asked_and_a_pass_needs_all(run: Run) -> None:
     verdict = run(unit_of(prop(SUM.replace("runs: 20", "runs: 200"))), source)["case"]
     assert verdict.outcome == "fail"
     assert verdict.counterexample is not None
+    assert verdict.evidence is not None
+    assert verdict.evidence.run > 2
+    assert verdict.text == f"run {verdict.evidence.run} of 200, seed 3"
     assert len(verdict.counterexample["args"]["xs"]["f64"]) == 20
     assert (
         verdict.counterexample["args"]["xs"]["f64"].count(verdict.counterexample["args"]["xs"]["f64"][0])
@@ -1098,6 +1152,33 @@ def test_a_drawn_argument_may_not_change_unless_it_mutates(run: Run) -> None:
     assert verdict.difference is not None
     assert verdict.difference.note == "changed by the call"
     assert run(unit_of(prop(case, "mutates: [xs], call: double, "), oracle))["case"].passed
+
+
+def test_an_argument_of_a_script_may_not_change(run: Run) -> None:
+    def script(choose: Any, n: int) -> Iterator[dict[str, Any]]:
+        del n
+        yield {"do": "push_all", "args": {"xs": [choose.below(9)]}}
+
+    toy = fixtures.import_file(TOY / "fixtures" / "stack" / "oracle.py", "oracle_of_the_toy")
+    unit = unit_of(
+        prop(SCRIPT, PILE), SimpleNamespace(DumbStack=toy.DumbStack, pushes_and_pops=script), ITEMS
+    )
+    assert run(unit)["case"].passed
+    verdict = run(unit, HONEST.replace("for x in xs:", "for x in [xs.pop()]:"))["case"]
+    assert verdict.difference is not None
+    assert (verdict.difference.where, verdict.difference.note) == ("args.xs", "changed by the call")
+
+
+def test_ready_made_answers_carry_the_comparator_beside_every_float(run: Run) -> None:
+    told = {"a": (0.5, np.float32(0.5), 3), "b": [{"c": np.array([0.5])}, "x", None]}
+    oracle = SimpleNamespace(expect=lambda case: {"return": told})
+    drawn = "{given: {i: {draw: integer, with: {low: 0, high: 0}}}, same_as: oracle, cmp: bits, runs: 1}"
+    verdict = run(unit_of(prop(drawn, "call: pick, args: {items: [1]}, "), oracle))["case"]
+    assert verdict.counterexample is not None
+    assert verdict.counterexample["expect"]["return"] == {
+        "a": [{"f64": 0.5, "cmp": "bits"}, {"f32": 0.5, "cmp": "bits"}, 3],
+        "b": [{"c": {"f64": [0.5], "cmp": "bits"}}, "x", None],
+    }
 
 
 def test_numbers_within_a_tolerance_pass_a_property(run: Run) -> None:
