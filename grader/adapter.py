@@ -213,12 +213,16 @@ class AdapterSession:
     def __init__(self, program: Program, opener: Adapter) -> None:
         self.program, self.opener = program, opener
         self.holds_objects = False
+        self.queue: list[dict[str, Any]] = []
         self.libm: str | None = None
         self.bundle: Bundle | None = None  # the files are the program's own affair
 
-    def request(self, message: dict[str, Any], limit_s: float, body: wire.Body | None = None) -> Answer:
-        del body  # tensors are in the message, as base64
-        return self.program.ask(message, limit_s)
+    def send(self, message: dict[str, Any], limit_s: float, body: wire.Body | None = None) -> None:
+        del limit_s, body  # a line at a time: it leaves when its answer is waited for; tensors are in it
+        self.queue.append(message)
+
+    def receive(self, limit_s: float) -> Answer:
+        return self.program.ask(self.queue.pop(0), limit_s)
 
     def output(self) -> str:
         return self.program.output()

@@ -269,7 +269,10 @@ def alike(want: Any, kind: str, got: Any) -> bool:
         return False
     if isinstance(want, np.ndarray):
         same = want.dtype == got.dtype and want.shape == got.shape and want.tobytes() == got.tobytes()
-        return bool(same and (kind == "bits" or want.dtype.kind != "f" or not np.isnan(want).any()))
+        number = want.dtype.kind in "iub" or (
+            want.dtype.kind == "f" and (kind == "bits" or not np.isnan(want).any())
+        )
+        return bool(same and number)
     return type(want) in PLAIN and kind != "bits" and bool(want == got)
 
 

@@ -36,11 +36,16 @@ SESSION_OUTCOMES = ("crashed", "deadline", "memory", "protocol")
 
 @dataclass(slots=True)
 class Request:
-    """A message for code under test; `args` still holds values. `who` is the learner or the reference."""
+    """A message for code under test; `args` still holds values. `who` is the learner or the reference.
+
+    `ahead` are the next requests, sent along with this one because no answer can change them: the set-up of
+    a case, its one call, and what is looked at afterwards. They are yielded in turn all the same.
+    """
 
     message: dict[str, Any]
     limit_s: float
     who: str = "learner"
+    ahead: list[Request] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,9 @@ class Context:
     def want(self, node: Any) -> Want:
         return want_of(node, self.unit.dir)
 
+    def request(self, message: dict[str, Any]) -> Request:
+        return Request(message, self.limit_s)
+
     def verdict(self, outcome: str, text: str = "", **more: Any) -> Verdict:
         return Verdict(self.case.id, outcome, text, files=self.files, **more)
 
@@ -122,10 +130,15 @@ def judge(unit: Unit, case: Case, shrinking: bool = True) -> Judge:
 
     context = Context(unit, case, shrinking)
     try:
-        yield Request({"reset": True}, context.limit_s)
-        yield from build_objects(context)
+        setup = [Request({"reset": True}, context.limit_s), *map(context.request, build_messages(context))]
+        call = call_messages(context) if case.verb == "call" else []
+        asked = list(map(context.request, call))
+        setup[0].ahead = [*setup[1:], *asked]
+        yield setup[0]
+        for request in setup[1:]:
+            check_built(context, request.message["new"], (yield request))
         if case.verb == "call":
-            return (yield from judge_call(context))
+            return (yield from judge_call(context, asked))
         if case.verb == "trace":
             return (yield from judge_trace(context))
         return (yield from properties.judge_property(context))
@@ -145,18 +158,23 @@ def message_of(kind: str, name: str, args: dict[str, Any], on: str | None = None
     return message
 
 
-def build_objects(context: Context) -> Generator[Request, Answer, None]:
-    for spec in context.case.raw.get("objects", []):
-        yield from construct(context, spec["id"], spec["new"], spec.get("args", {}))
-    if "new" in context.case.raw:
-        yield from construct(context, "it", context.case.raw["new"], context.case.raw.get("args", {}))
+def build_messages(context: Context) -> list[dict[str, Any]]:
+    raw = context.case.raw
+    specs = [*raw.get("objects", []), *([{**raw, "id": "it"}] if "new" in raw else [])]
+    return [new_message(context, spec["id"], spec["new"], spec.get("args", {})) for spec in specs]
+
+
+def new_message(context: Context, key: str, name: str, args: dict[str, Any]) -> dict[str, Any]:
+    return {**message_of("new", name, context.decode(args)), "save": key}
 
 
 def construct(
     context: Context, key: str, name: str, args: dict[str, Any]
 ) -> Generator[Request, Answer, None]:
-    message = {**message_of("new", name, context.decode(args)), "save": key}
-    answer = yield Request(message, context.limit_s)
+    check_built(context, name, (yield context.request(new_message(context, key, name, args))))
+
+
+def check_built(context: Context, name: str, answer: Answer) -> None:
     if answer.kind != "ok":
         stop = unexpected(context, answer, f"{name}(..)", 0)
         if stop.verdict.outcome == "raised":
@@ -300,17 +318,28 @@ def same_bits(before: Any, after: Any) -> bool:
 # -- call -----------------------------------------------------------------------------------------------
 
 
-def judge_call(context: Context) -> Judge:
+def call_messages(context: Context) -> list[dict[str, Any]]:
+    """The call, then the looks at objects afterwards."""
+    raw, expect = context.case.raw, context.case.raw["expect"]
+    args = context.decode(raw.get("args", {}))
+    message = message_of("call", raw["call"], args, raw.get("on"))
+    message["back"] = watched(args)
+    if attrs := [name for want in wants_of(context) for name in collect_attrs(want)]:
+        message["attrs"] = attrs
+    return [message, *(after_message(context, key, look) for key, look in expect.get("after", {}).items())]
+
+
+def wants_of(context: Context) -> list[Want]:
+    """What the call may return: one value, or one for each policy."""
+    expect = context.case.raw["expect"]
+    return [context.want(o["return"]) for o in (expect, *expect.get("accept", [])) if "return" in o]
+
+
+def judge_call(context: Context, asked: list[Request]) -> Judge:
     raw = context.case.raw
     expect, name = raw["expect"], raw["call"]
-    args = context.decode(raw.get("args", {}))
-    options = [option for option in (expect, *expect.get("accept", [])) if "return" in option]
-    wants = [context.want(option["return"]) for option in options]
-    message = message_of("call", name, args, raw.get("on"))
-    message["back"] = watched(args)
-    if attrs := [name for want in wants for name in collect_attrs(want)]:
-        message["attrs"] = attrs
-    answer = yield Request(message, context.limit_s)
+    args, wants = asked[0].message["args"], wants_of(context)
+    answer = yield asked[0]
     note_file(context, name, answer)
     policy = ""
     if "raises" in expect:
@@ -325,8 +354,8 @@ def judge_call(context: Context) -> Judge:
         check_unchanged(context, args, answer, raw.get("mutates", []), name, 0)
         for arg, node in expect.get("args", {}).items():
             check_value(context, context.want(node), answer.args.get(arg), f"args.{arg}", name, 0)
-    for key, look in expect.get("after", {}).items():
-        yield from check_after(context, key, look, name)
+    for request, (key, look) in zip(asked[1:], expect.get("after", {}).items(), strict=True):
+        check_after(context, key, look, name, (yield request))
     return context.verdict("pass", policy=policy)
 
 
@@ -355,18 +384,20 @@ def accepted(context: Context, answer: Answer, options: list[dict[str, Any]], na
     raise context.stop("fail", step=name, difference=difference, evidence=evidence)
 
 
-def check_after(
-    context: Context, key: str, look: dict[str, Any], name: str
-) -> Generator[Request, Answer, None]:
-    """What must be true of an object afterwards, such as how far a random stream has moved."""
-    want = context.want(look["return"])
+def after_message(context: Context, key: str, look: dict[str, Any]) -> dict[str, Any]:
     kind = "do" if "do" in look else "get"
     message = message_of(kind, look[kind], context.decode(look.get("args", {})), key)
     if "path" in look:
         message["path"] = look["path"]
-    if attrs := collect_attrs(want):
+    if attrs := collect_attrs(context.want(look["return"])):
         message["attrs"] = attrs
-    answer = yield Request(message, context.limit_s)
+    return message
+
+
+def check_after(context: Context, key: str, look: dict[str, Any], name: str, answer: Answer) -> None:
+    """What must be true of an object afterwards, such as how far a random stream has moved."""
+    want = context.want(look["return"])
+    kind = "do" if "do" in look else "get"
     if answer.kind != "return":
         raise unexpected(context, answer, f"{name}, then {key}.{look[kind]}", 1, want)
     check_value(context, want, answer.value, f"after {key}.{look[kind]}", name, 1)

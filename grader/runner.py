@@ -275,7 +275,8 @@ class Reference:
 def hello(session: Session, unit: str) -> Verdict | None:
     """Import the unit; its failure is reported once and is every case's outcome."""
     try:
-        answer = session.request({"hello": wire.FORMAT, "unit": unit}, IMPORT_LIMIT_S)
+        session.send({"hello": wire.FORMAT, "unit": unit}, IMPORT_LIMIT_S)
+        answer = session.receive(IMPORT_LIMIT_S)
     except Ended as ended:
         return Verdict("", ended.outcome, ended.text, step="import", at=ended.at, output=session.output())
     if answer.kind == "ok":
@@ -302,8 +303,8 @@ def hello(session: Session, unit: str) -> Verdict | None:
     return Verdict("", "raised", text, step="import", raised=raised, at=at, output=output)
 
 
-def ask(session: Session, message: dict[str, Any], limit_s: float) -> Answer:
-    """Encode a message's values for the session's transport and wait for the answer."""
+def send(session: Session, message: dict[str, Any], limit_s: float) -> None:
+    """Encode a message's values for the session's transport and send it."""
     encoded = dict(message)
     body = wire.Body()
     put = getattr(session, "put", None) or body.put
@@ -316,27 +317,48 @@ def ask(session: Session, message: dict[str, Any], limit_s: float) -> Answer:
             else look
             for look in message["observe"]
         ]
-    return session.request(encoded, limit_s, body)
+    session.send(encoded, limit_s, body)
+
+
+def ask(session: Session, message: dict[str, Any], limit_s: float) -> Answer:
+    send(session, message, limit_s)
+    return session.receive(limit_s)
 
 
 def drive(judged: Judge, session: Session, reference: Reference, scale: float = 1.0) -> Verdict:
-    """Run a judge to its verdict. One request leaves only after the last answer was judged."""
+    """Run a judge to its verdict. Steps go one at a time: the next leaves once the last answer is judged."""
+    sent: list[Request] = []
     try:
-        request: Request = next(judged)
+        request = next(judged)
         while True:
+            limit_s = request.limit_s * scale
             if request.who == "reference":
-                answer = reference.request(request.message, request.limit_s * scale)
+                answer = reference.request(request.message, limit_s)
             elif "reset" in request.message and not session.holds_objects:
-                answer = Answer("ok")
+                answer = Answer("ok")  # there is nothing to drop
+                sent = send_ahead(session, request, scale)
             else:
-                answer = ask(session, request.message, request.limit_s * scale)
-                session.holds_objects = "reset" not in request.message and (
-                    session.holds_objects or "save" in request.message
-                )
+                if sent and sent[0] is request:
+                    sent.pop(0)
+                else:
+                    send(session, request.message, limit_s)
+                    sent = send_ahead(session, request, scale)
+                answer = session.receive(limit_s)
             request = judged.send(answer)
     except StopIteration as stop:
+        for left in sent:  # asked in advance and not needed: the session must stay in step
+            session.receive(left.limit_s * scale)
         verdict: Verdict = stop.value
         return verdict
+
+
+def send_ahead(session: Session, request: Request, scale: float) -> list[Request]:
+    for other in request.ahead:
+        send(session, other.message, other.limit_s * scale)
+    session.holds_objects = any("save" in other.message for other in (request, *request.ahead)) or (
+        session.holds_objects and "reset" not in request.message
+    )
+    return list(request.ahead)
 
 
 def settle_twins(unit: Unit, verdicts: dict[str, Verdict]) -> None:

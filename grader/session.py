@@ -102,7 +102,8 @@ class Session(Protocol):
     bundle: Bundle | None
     holds_objects: bool  # whether there is anything to reset
 
-    def request(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> Answer: ...
+    def send(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> None: ...
+    def receive(self, limit_s: float) -> Answer: ...
     def output(self) -> str: ...
     def close(self) -> tuple[str, ...]: ...
     def kill(self) -> None: ...
@@ -251,6 +252,8 @@ class ForkSession:
         self.libm: str | None = "system"
         self.holds_objects = False
         self.seq = 0
+        self.sent = 0
+        self.waiting = bytearray()
         self.received = bytearray()
         self.text = bytearray()
         self.open = True
@@ -279,12 +282,24 @@ class ForkSession:
             try:
                 view = view[self.channel.send(view) :]
             except BlockingIOError:
+                # The child may be writing too: what it sent is taken, or both would wait for ever.
                 poll = select.poll()
-                poll.register(self.channel, select.POLLOUT)
+                poll.register(self.channel, select.POLLOUT | select.POLLIN)
                 wait = until - time.monotonic()
-                if wait <= 0 or not poll.poll(wait * 1000):
+                if wait <= 0 or not (ready := poll.poll(wait * 1000)):
                     raise TimeoutError from None
+                if ready[0][1] & select.POLLIN:
+                    self.take()
                 self.drain()
+
+    def take(self, most: int = 1 << 20) -> None:
+        try:
+            chunk = self.channel.recv(most)
+        except BlockingIOError:
+            return
+        if not chunk:
+            raise EOFError
+        self.received += chunk
 
     def read(self, size: int, until: float) -> bytes:
         """The next bytes of the channel; a whole answer usually comes with one call of the kernel."""
@@ -296,21 +311,23 @@ class ForkSession:
                 if fd == self.output_fd:
                     self.drain()
                     continue
-                try:
-                    chunk = self.channel.recv(1 << 16 if size < 1 << 16 else 1 << 20)
-                except BlockingIOError:
-                    continue
-                if not chunk:
-                    raise EOFError
-                self.received += chunk
+                self.take(1 << 16 if size < 1 << 16 else 1 << 20)
         data = bytes(self.received[:size])
         del self.received[:size]
         return data
 
-    def request(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> Answer:
+    def send(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> None:
+        """Queue a request; it leaves when an answer is next waited for."""
+        self.waiting += self.wire.pack({"seq": self.sent, **message, "limit_s": limit_s}, body)
+        self.sent += 1
+
+    def receive(self, limit_s: float) -> Answer:
+        """The answer to the oldest request that has none yet."""
         until = time.monotonic() + limit_s
         try:
-            self.write(self.wire.pack({"seq": self.seq, **message, "limit_s": limit_s}, body), until)
+            if self.waiting:
+                data, self.waiting = bytes(self.waiting), bytearray()
+                self.write(data, until)
             header, size = self.wire.sizes(self.read(8, until))
             reply, chunks = self.wire.unpack(self.read(header, until), self.read(size, until))
             if reply.get("seq") != self.seq:
@@ -392,7 +409,8 @@ class ForkSession:
         """Say bye; returns the modules that were loaded, or raises Ended if anything is not as it must be."""
         if not self.open:
             raise Ended("protocol", "the session is over")
-        answer = self.request({"bye": True}, 5.0)
+        self.send({"bye": True}, 5.0)
+        answer = self.receive(5.0)
         try:
             surplus = self.read(1, time.monotonic() + 1.0)
         except EOFError:

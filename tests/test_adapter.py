@@ -104,7 +104,8 @@ def faulty(tmp_path: Path) -> Iterator[Adapter]:
 
 
 def call(session: Any, name: str, limit_s: float = 5.0, **args: Any) -> Any:
-    return session.request({"call": name, "args": args}, limit_s)
+    session.send({"call": name, "args": args}, limit_s)
+    return session.receive(limit_s)
 
 
 def ended(act: Callable[[], Any]) -> Ended:

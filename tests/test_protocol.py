@@ -323,8 +323,9 @@ def test_worker_answers_with_the_seq_of_the_request(workers: runner.Workers) -> 
     bundle = tree.bundle(tree.Tree(ROOT, kind="reference"), ROOT, ["impl.sampling"])
     started = workers.opener(bundle)()
     assert isinstance(started, session.ForkSession)
-    started.seq = 41
-    assert started.request({"reset": True}, 5.0).kind == "ok"
+    started.sent = started.seq = 41
+    started.send({"reset": True}, 5.0)
+    assert started.receive(5.0).kind == "ok"
     assert started.seq == 42
     started.kill()
 
