@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from grader import schema, strict_yaml
-from grader.check_values import Place, Values, near
+from grader.check_values import Place, Values
 from grader.compare import TOLERANCES, cmp_of
-from grader.errors import OwnFault
+from grader.errors import OwnFault, near
 from grader.fixtures import Case
 from grader.values import COMPARE_KEYS, BadValue, typed_key
 

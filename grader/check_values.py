@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from grader import schema
 from grader.compare import FLOATS, TOLERANCES, want_of
-from grader.errors import OwnFault
+from grader.errors import OwnFault, near
 from grader.strict_yaml import Marked
 from grader.values import COMPARE_KEYS, SAFE, BadValue, decode, shortest, typed_key
 from grader.wire import DTYPES, MAX_DEPTH
@@ -169,8 +168,3 @@ def children(node: Any) -> Iterator[tuple[str | int, Any]]:
         yield from node.items()
     elif isinstance(node, list):
         yield from enumerate(node)
-
-
-def near(name: str, known: Any) -> str:
-    found = difflib.get_close_matches(str(name), list(known), 1)
-    return f", did you mean {found[0]!r}?" if found else ""

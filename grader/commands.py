@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grader import console, learn, report
-from grader.errors import INTERRUPTED, NOT_PASSED, PASSED, Missing, UsageError
+from grader.errors import INTERRUPTED, NOT_PASSED, PASSED, Missing, UsageError, near
 from grader.grading import FAILS, Grader, Options
 from grader.path import Stage, built, find, read_path
 from grader.progress import Progress
@@ -47,8 +47,6 @@ def check_map(place: Place, stages: Sequence[Stage]) -> None:
     ]
     for ours, _ in place.tree.map:
         if ours not in known:
-            from grader.check_values import near
-
             where = f"{place.tree.root / CONFIG}, [map]"
             raise UsageError(
                 f"{ours} is no module of this course" + near(ours, known), where, "mend that line"
@@ -160,7 +158,7 @@ def follow_up(place: Place, stages: Sequence[Stage], grader: Grader, reports: li
         return f"{name} {'hint' if has_hint else 'spec'} {unit['id']}, then {name} check {unit['id']}"
     if grader.options.partial:
         return f"{name} check {' '.join(unit['id'] for unit in reports)}"
-    state = learn.states(place, stages) | {u["id"]: u["outcome"] for u in reports}
+    state = learn.states(place, stages, {u["id"]: u["outcome"] for u in reports})
     grader.progress.close()
     return learn.next_command(stages, state)
 

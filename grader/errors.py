@@ -9,6 +9,8 @@ The class says the category and so the exit code (design: exit codes are categor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 PASSED, NOT_PASSED, USAGE, OWN_FAULT, MISSING, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
@@ -23,6 +25,14 @@ class OlError(Exception):
 
     def __str__(self) -> str:
         return "error: " + " · ".join(part for part in (self.what, self.where, self.fix) if part)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """What somebody who mistyped a name may have meant, as the end of a message."""
+    import difflib  # only a mistake pays for it
+
+    found = difflib.get_close_matches(str(name), list(known), 1)
+    return f", did you mean {found[0]!r}?" if found else ""
 
 
 class UsageError(OlError):

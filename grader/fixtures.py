@@ -7,11 +7,9 @@ Any other is validated on the spot, with a line that says so.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +111,8 @@ class Unit:
 def import_file(path: Path, name: str) -> ModuleType:
     if not path.exists():
         raise OwnFault("no such file", str(path), "write it; `ol author new` prints a skeleton")
+    import importlib.util
+
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -155,6 +155,21 @@ def files_of(folder: Path) -> list[Path]:
     return found
 
 
+def digests_of(folder: Path, contents: dict[Path, bytes]) -> dict[str, str]:
+    return {str(p.relative_to(folder)): hashlib.sha256(raw).hexdigest() for p, raw in contents.items()}
+
+
+def digest_of(digests: dict[str, str]) -> str:
+    """One hash over the names and contents of a unit's fixtures."""
+    listing = "".join(f"{digest}\t{name}\n" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def folder_digest(folder: Path) -> str:
+    """The same for a folder, without reading what the files say."""
+    return digest_of(digests_of(folder, {path: path.read_bytes() for path in files_of(folder)}))
+
+
 def manifest(folder: Path) -> dict[str, str]:
     path = folder / "MANIFEST.tsv"
     if not path.exists():
@@ -170,10 +185,9 @@ def load(stage: Stage, root: Path, note: Callable[[str], None] = lambda text: No
     """The unit's fixtures, from the cache of their content or read, validated and cached."""
     folder = root / "fixtures" / stage.unit
     contents = {path: path.read_bytes() for path in files_of(folder)}
-    digests = {str(p.relative_to(folder)): hashlib.sha256(raw).hexdigest() for p, raw in contents.items()}
+    digests = digests_of(folder, contents)
     known = manifest(folder)
-    listing = "".join(f"{digest}\t{name}\n" for name, digest in sorted(digests.items()))
-    sha256 = hashlib.sha256(listing.encode()).hexdigest()
+    sha256 = digest_of(digests)
     edited = [n for n in digests if n.endswith(".yaml") and "/" not in n and known.get(n) != digests[n]]
     cached = root / ".cache" / f"{stage.unit}-{READER}-{sha256}.json"
     try:
@@ -208,6 +222,8 @@ def parse(stage: Stage, root: Path, contents: dict[Path, bytes]) -> dict[str, An
 
 def write_cache(path: Path, parsed: Any) -> None:
     """Best effort: a read-only checkout works without."""
+    import tempfile  # rarely needed
+
     try:
         path.parent.mkdir(exist_ok=True)
         for old in path.parent.glob(f"{path.name.split('-')[0]}-*.json"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grader import fixtures, progress
-from grader.errors import UsageError
+from grader.errors import UsageError, near
 from grader.path import Stage, built, needs_closure
 from grader.tree import Tree, bundle, changed_given, module_of
 
@@ -67,8 +67,8 @@ class Grader:
         blocking = [need for need in needs_closure(self.stages, stage) if not self.passes(need)]
         if blocking and not self.options.ref_deps:
             return self.blocked(stage, blocking)
-        digest = progress.fixtures_digest(self.root / "fixtures" / stage.unit)
         if not self.options.fresh and not self.options.partial:
+            digest = fixtures.folder_digest(self.root / "fixtures" / stage.unit)
             known = self.progress.fresh(stage.unit, digest)
             if known is not None and (known["runs"] == 2 or not self.options.twice):
                 return {**known, "recorded": True}
@@ -136,7 +136,6 @@ class Grader:
 
     def chosen(self, unit: Unit) -> list[Case]:
         """The cases to run, and the twins they lean on; `--seed` gives properties another seed."""
-        from grader.check_values import near
         from grader.runner import with_twins
 
         cases = list(unit.cases)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grader import console, progress
-from grader.errors import PASSED, UsageError
+from grader.errors import PASSED, UsageError, near
+from grader.fixtures import folder_digest
 from grader.path import Stage, built, read_path
 from grader.report import FORMAT, colour
 from grader.workspace import CONFIG, Place, here
@@ -16,13 +17,16 @@ MARKS = {"pass": "pass", "not built": "-", "blocked": "blocked", "changed": "cha
 LEFT, WIDTH = 41, 120  # of a row of `learn`: before the title, and in all
 
 
-def states(place: Place, stages: Sequence[Stage]) -> dict[str, str]:
-    """The state of each stage: pass, another outcome, changed (since it was graded), new, not built."""
+def states(place: Place, stages: Sequence[Stage], graded: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The state of each stage: pass, another outcome, changed (since it was graded), new, not built.
+
+    `graded` are the outcomes that are known already.
+    """
     db = progress.Progress(place.tree.root)
-    found: dict[str, str] = {}
+    found: dict[str, str] = dict(graded or {})
     try:
         for stage in stages:
-            if stage.is_milestone:
+            if stage.is_milestone or stage.id in found:
                 continue
             if not built(stage, place.course):
                 found[stage.id] = "not built"
@@ -30,9 +34,7 @@ def states(place: Place, stages: Sequence[Stage]) -> dict[str, str]:
             record = db.recorded(stage.unit)
             if record is None:
                 found[stage.id] = "new"
-            elif progress.is_fresh(
-                record[0], progress.fixtures_digest(place.course / "fixtures" / stage.unit)
-            ):
+            elif progress.is_fresh(record[0], folder_digest(place.course / "fixtures" / stage.unit)):
                 found[stage.id] = record[1]["outcome"]
             else:
                 found[stage.id] = "changed"
@@ -122,8 +124,6 @@ def learn(name: str | None, as_json: bool) -> int:
     paths = list(dict.fromkeys(stage.path for stage in stages))
     chosen = name or place.path or paths[0]
     if chosen not in paths:
-        from grader.check_values import near
-
         where = "path.tsv" if name else str(place.tree.root / CONFIG)
         raise UsageError(f"no path {chosen!r}" + near(chosen, paths), where, f"there is {', '.join(paths)}")
     rows = [stage for stage in stages if stage.path == chosen]

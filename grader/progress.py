@@ -44,7 +44,11 @@ def sha256(path: Path) -> str:
 
 def versions() -> dict[str, str]:
     """What a verdict depends on besides files; NumPy's version without importing NumPy."""
-    found = [p.name.split("-")[1] for folder in sys.path for p in Path(folder).glob("numpy-*.dist-info")]
+    found = [
+        p.name.split("-")[1].removesuffix(".dist")
+        for folder in sys.path
+        for p in Path(folder).glob("numpy-*.dist-info")
+    ]
     libc = " ".join(platform.libc_ver()) or platform.platform()
     return {
         "python": platform.python_version(),
@@ -72,15 +76,6 @@ def is_fresh(recorded: dict[str, Any], fixtures: str) -> bool:
     """Whether a verdict still rests on what is here now."""
     now = basis({path: sha256(Path(path)) for path in recorded["files"]}, fixtures)
     return now == recorded
-
-
-def fixtures_digest(folder: Path) -> str:
-    """The hash of a unit's fixtures, as fixtures.load() computes it, without reading what they say."""
-    rows = []
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        if path.name != "MANIFEST.tsv" and "__pycache__" not in path.parts:
-            rows.append((str(path.relative_to(folder)), sha256(path)))
-    return hashlib.sha256("".join(f"{d}\t{n}\n" for n, d in sorted(rows)).encode()).hexdigest()
 
 
 class Progress:

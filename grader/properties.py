@@ -122,7 +122,7 @@ def run_call(context: Context, choose: Any) -> Attempt:
     args = {**context.decode(raw.get("args", {})), **draw_args(context, choose)}
     for spec in raw.get("objects", []):  # fresh ones: a run must not depend on the runs before it
         yield from construct(context, spec["id"], spec["new"], spec.get("args", {}))
-    message = message_of("do" if "on" in raw else "call", raw["call"], args, raw.get("on"))
+    message = message_of("call", raw["call"], args, raw.get("on"))
     message["back"] = watched(args)
     answer = yield Request(message, context.limit_s)
     note_file(context, raw["call"], answer)

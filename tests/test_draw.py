@@ -71,6 +71,7 @@ def test_shuffled_is_a_permutation_that_the_seed_decides() -> None:
     assert sorted(once) == sorted(items)
     assert items == [f"case-{i}" for i in range(30)]
     assert shuffled([], 1) == []
+    assert len({tuple(shuffled(["a", "b", "c"], seed)) for seed in range(60)}) == 6  # every order comes up
 
 
 # -- choosers ---------------------------------------------------------------------------------------------
@@ -185,6 +186,11 @@ def test_the_result_fails_and_is_never_worse(start: list[int], salt: int) -> Non
     assert len(best) <= len(start)
     assert sum(best) <= sum(start)
     assert asked <= 200
+
+
+def test_choices_that_cannot_go_become_zero_or_the_least_that_fails() -> None:
+    assert shrunk([9, 90, 7], lambda c: len(c) == 3 and c[1] >= 5)[0] == [0, 5, 0]
+    assert shrunk([1, 1, 1], lambda c: len(c) == 3 and c[2] == 1)[0] == [0, 0, 1]
 
 
 def test_tries_and_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

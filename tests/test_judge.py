@@ -988,6 +988,15 @@ def test_one_draw_may_yield_all_arguments(run: Run) -> None:
     assert verdict.counterexample["args"] in ({"items": [1, 0], "i": 0}, {"items": [0, 1], "i": 0})
 
 
+def test_an_argument_of_such_a_draw_may_be_one_that_changes(run: Run) -> None:
+    oracle = SimpleNamespace(
+        both=lambda choose: {"xs": np.array([1.0 + choose.below(9)])}, law=lambda given, got: None
+    )
+    case = "{given: {draw: both}, holds: [{law: law}], runs: 2}"
+    assert run(unit_of(prop(case, "call: double, mutates: [xs], "), oracle))["case"].passed
+    assert run(unit_of(prop(case, "call: double, "), oracle))["case"].outcome == "fail"
+
+
 def test_drawn_arguments_are_built_like_written_ones(run: Run) -> None:
     oracle = SimpleNamespace(
         piles=lambda choose: [
@@ -1101,6 +1110,46 @@ def test_a_script_sees_the_models_last_answer(run: Run) -> None:
     source = HONEST.replace("raise Full(", "raise OverflowError(")
     text = SCRIPT.replace("capacity: 3", "capacity: 1")
     assert run(unit_of(prop(text, PILE.replace("3", "1")), oracle, ITEMS), source)["case"].passed
+
+
+ROOM = "observables:\n  room: {do: stats, path: [room]}\n"
+
+
+class Shy(Model):
+    """One that does not say how it is."""
+
+    def stats(self) -> None:
+        raise KeyError("room")
+
+    def pop(self) -> int:
+        return self.items.pop()
+
+
+def test_an_observable_with_a_path_may_raise_in_the_model_too(run: Run) -> None:
+    oracle = SimpleNamespace(DumbStack=Shy, pushes_and_pops=pushes)
+    unit = unit_of(prop(SCRIPT.replace("[items]", "[room]"), PILE.replace("3", "1")), oracle, ROOM)
+    source = HONEST.replace("raise Full(", "raise OverflowError(")
+    verdict = run(unit, source)["case"]
+    assert verdict.difference is not None
+    assert (verdict.difference.expected, verdict.difference.got) == ("raises KeyError", "returned 0")
+    assert run(unit, source.replace('return {"size"', 'raise KeyError("room")\n        return {"size"'))[
+        "case"
+    ].passed
+
+
+@pytest.mark.parametrize("seen", [Answer("return", 1), Answer("observed", []), Answer("ok")])
+def test_observations_of_another_number_are_a_protocol_error_in_a_script_too(seen: Answer) -> None:
+    unit = unit_of(prop(SCRIPT, PILE), top=ITEMS)
+
+    def answers(request: Request) -> Answer:
+        if "observe" in request.message:
+            return seen
+        if "do" in request.message and request.message["do"] == "pop":
+            return Answer("raises", raised=Raised("IndexError", ("IndexError",), "", "call"))
+        return Answer("return" if "do" in request.message else "ok", 1, args={})
+
+    verdict = conversation(unit, unit.cases[0], answers)[1]
+    assert (verdict.outcome, verdict.counterexample is not None) == ("protocol", True)
 
 
 def test_a_law_that_cannot_read_the_answer_fails_the_learner_not_the_grader(run: Run) -> None:

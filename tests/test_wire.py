@@ -395,14 +395,21 @@ def frame_of(header: Any, raw: bytes = b"") -> tuple[dict[str, Any], Any]:
         ({"return": 1}, b"x", "1 surplus bytes in the frame"),
         ({"return": {"u8": {"shape": [1], "raw": 1}}}, b"xy", "1 surplus bytes in the frame"),
         ({"return": {"u8": {"shape": [2], "raw": 2}}}, b"x", "tensor data runs past the frame"),
-        ({"return": {"u8": {"shape": [2], "raw": -1}}}, b"", "tensor data runs past the frame"),
-        ({"return": {"u8": {"shape": [2], "raw": 2**62}}}, b"", "tensor data runs past the frame"),
+        ({"return": {"u8": {"shape": [2], "raw": -1}}}, b"x", "tensor data runs past the frame"),
+        ({"return": {"u8": {"shape": [2], "raw": 2**62}}}, b"x", "tensor data runs past the frame"),
         ({"a": {"shape": 0, "raw": 1}, "b": {"shape": 0, "raw": 1}}, b"x", "tensor data runs past the frame"),
     ],
 )
 def test_a_hostile_frame_is_refused(header: Any, raw: bytes, words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
         frame_of(header, raw)
+
+
+@pytest.mark.parametrize("length", [-1, 1, 2, 2**62])
+def test_a_tensor_without_a_body_has_no_bytes(length: int) -> None:
+    message, chunks = frame_of({"return": {"u8": {"shape": [2], "raw": length}}})
+    with pytest.raises(ProtocolError, match=r"shape \[2\] of u8 needs 2 bytes, got 0"):
+        decode(message["return"], chunks)
 
 
 def test_lengths_are_checked_before_anything_is_read() -> None:
