@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def run(args: list[str]) -> int:
         from grader.session import Zygote
 
         _zygote = Zygote()
+        gc.set_threshold(100_000)  # a short run that builds many small values: collecting them takes a tenth
     import click
 
     try:

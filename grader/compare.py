@@ -46,6 +46,9 @@ class Cmp:
     stated: bool = False
 
 
+EXACT, BITS, NAN_EQUAL = Cmp(), Cmp("bits"), Cmp(nan=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     value: Any
@@ -151,7 +154,7 @@ def _adds_to_one(p: Array) -> bool:
 
 def want_of(node: Any, data: Path | None = None, default: Cmp | None = None) -> Want:
     """An `expect` node as something to compare with; `default` judges floats that name no comparator."""
-    plain = default or Cmp()
+    plain = default or EXACT
     key = typed_key(node)
     if key is not None and (key != "tuple" or "cmp" in node):
         return leaf_of(node, key, data, default)

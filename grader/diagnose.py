@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grader.compare import Attrs, Cmp, Keys, Leaf, Seq, Want, compare, want_value
+from grader.compare import NAN_EQUAL, Attrs, Keys, Leaf, Seq, Want, compare, want_value
 from grader.fixtures import Unit
 from grader.judge import Evidence, Verdict
 from grader.mutants import KILLS, Bench, mutated
@@ -97,11 +97,11 @@ def like(want: Want | None, value: Any) -> Want:
     match want, value:
         case Leaf(_, cmp), _:
             if cmp.kind in ("at_least", "at_most", "dist"):
-                return want_value(value, Cmp(nan=True))
+                return want_value(value, NAN_EQUAL)
             compound = isinstance(value, (list, dict))
-            return want_value(value, Cmp(nan=True) if compound else replace(cmp, nan=True))
+            return want_value(value, NAN_EQUAL if compound else replace(cmp, nan=True))
         case Seq(items), list() | tuple() if len(items) == len(value):
             return Seq(tuple(like(w, v) for w, v in zip(items, value, strict=True)))
         case (Attrs(), _) | (Keys(), _):
-            return want_value(value, Cmp(nan=True))
-    return want_value(value, Cmp(nan=True))
+            return want_value(value, NAN_EQUAL)
+    return want_value(value, NAN_EQUAL)

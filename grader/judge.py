@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from grader.compare import (
+    BITS,
+    NAN_EQUAL,
     Attrs,
-    Cmp,
     Difference,
     Keys,
     Labels,
@@ -269,7 +270,7 @@ def check_raises(context: Context, answer: Answer, kind: str, step: str, index: 
         raise stop
     if answer.kind == "return":
         difference = Difference("", f"raises {kind}", f"returned {show(answer.value)}")
-        evidence = Evidence(index, "return", answer.value, want_value(answer.value, Cmp(nan=True)))
+        evidence = Evidence(index, "return", answer.value, want_value(answer.value, NAN_EQUAL))
         raise context.stop("fail", step=step, difference=difference, evidence=evidence)
     raise unexpected(context, answer, step, index)
 
@@ -295,10 +296,10 @@ def check_unchanged(
             before = answer.args[f"{name} before"]
         if same_bits(before, after):
             continue
-        difference = compare(want_value(before, Cmp("bits")), after, f"args.{name}")
+        difference = compare(want_value(before, BITS), after, f"args.{name}")
         if difference is not None:
             difference = replace(difference, note="changed by the call")
-            evidence = Evidence(index, f"args.{name}", after, want_value(after, Cmp("bits")))
+            evidence = Evidence(index, f"args.{name}", after, want_value(after, BITS))
             raise context.stop("fail", step=step, difference=difference, evidence=evidence)
 
 
@@ -379,7 +380,7 @@ def accepted(context: Context, answer: Answer, options: list[dict[str, Any]], na
     if answer.kind != "return":
         raise unexpected(context, answer, name, 0)
     policies = " or ".join(option["policy"] for option in options)
-    evidence = Evidence(0, "return", answer.value, want_value(answer.value, Cmp(nan=True)))
+    evidence = Evidence(0, "return", answer.value, want_value(answer.value, NAN_EQUAL))
     difference = Difference("return", policies, show(answer.value))
     raise context.stop("fail", step=name, difference=difference, evidence=evidence)
 
@@ -498,7 +499,7 @@ def read_state(
         if item.raised is not None:
             shown[name] = {"raises": item.raised.kind}
         else:
-            shown[name] = want_value(item.value, Cmp("bits"))
+            shown[name] = want_value(item.value, BITS)
     return shown
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.compare import Attrs, Cmp, Keys, Leaf, Seq, Want, compare, want_of, want_value
+from grader.compare import Attrs, Keys, Leaf, Seq, Want, compare, want_of
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import Verdict
@@ -260,8 +260,3 @@ def filled(value: Any, fill: float) -> Any:
     if isinstance(value, np.generic):
         return value.dtype.type(fill if value.dtype.kind == "f" else 0)
     return type(value)() if isinstance(value, (bool, int, str, bytes)) else value
-
-
-def same_answer(value: Any) -> Want:
-    """A learner's answer as something that a mutant's answer is compared with."""
-    return want_value(value, Cmp(nan=True))

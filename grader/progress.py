@@ -132,6 +132,7 @@ class Progress:
         db = sqlite3.connect(self.file, timeout=5, isolation_level=None)
         with contextlib.suppress(sqlite3.OperationalError):  # refused on some network filesystems
             db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; no wait for the disk
         if db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
             raise sqlite3.DatabaseError("malformed")
         db.executescript(SCHEMA)

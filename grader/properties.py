@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from grader import laws
-from grader.compare import Cmp, Difference, cmp_of, compare, want_value
+from grader.compare import EXACT, NAN_EQUAL, Cmp, Difference, cmp_of, compare, want_value
 from grader.draw import Chooser, Replay, shrink
 from grader.errors import OlError, OwnFault
 from grader.judge import (
@@ -126,7 +126,7 @@ def run_call(context: Context, choose: Any) -> Attempt:
     message["back"] = watched(args)
     answer = yield Request(message, context.limit_s)
     note_file(context, raw["call"], answer)
-    cmp = cmp_of(prop) if "cmp" in prop else Cmp()
+    cmp = cmp_of(prop) if "cmp" in prop else EXACT
     try:
         if "holds" in prop:
             expected: dict[str, Any] = {}
@@ -203,7 +203,7 @@ def check_laws(context: Context, args: dict[str, Any], answer: Answer) -> None:
         if broken is not None:
             words = (function.__doc__ or law["law"]).splitlines()[0]
             difference = Difference("return", words, show(answer.value), str(broken))
-            evidence = Evidence(0, "return", answer.value, want_value(answer.value, Cmp(nan=True)))
+            evidence = Evidence(0, "return", answer.value, want_value(answer.value, NAN_EQUAL))
             name = context.case.raw["call"]
             raise context.stop("fail", step=name, difference=difference, evidence=evidence)
 
@@ -251,7 +251,7 @@ def run_script(context: Context, choose: Any) -> Attempt:
     yield Request({"reset": True}, context.limit_s)
     yield from construct(context, "it", raw["new"], raw.get("args", {}))
     steps: list[dict[str, Any]] = []
-    cmp = cmp_of(prop) if "cmp" in prop else Cmp()
+    cmp = cmp_of(prop) if "cmp" in prop else EXACT
     draw = ask(context, spec["draw"], function_of(context, spec["draw"]), choose, **spec.get("with", {}))
     try:
         step = ask(context, spec["draw"], next, draw, None)

@@ -232,10 +232,10 @@ class Zygote:
     def close(self) -> None:
         self.control.close()
         with contextlib.suppress(ChildProcessError):
-            for _ in range(200):  # it ends its children and itself when the control channel closes
+            for _ in range(1000):  # it ends its children and itself when the control channel closes
                 if os.waitpid(self.pid, os.WNOHANG)[0]:
                     return
-                time.sleep(0.005)
+                time.sleep(0.001)
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
 

@@ -52,7 +52,7 @@ def test_mix64_is_the_finaliser_of_splitmix64() -> None:
     assert child_seed(2**64 - 1, 0) == mix64(GOLDEN - 1)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 2**31 + 1, 2**32])
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 2**31 + 1, 3 * 2**30, 2**32])
 def test_below_stays_below_and_has_no_bias_by_rejection(n: int) -> None:
     generator, twin = PCG32(7), PCG32(7)
     for _ in range(50):

@@ -365,7 +365,12 @@ def test_names_from_the_other_side_are_cut() -> None:
 
 @pytest.mark.parametrize(
     ("opening", "middle", "closing"),
-    [("[", "", "]"), ('{"tuple": [', "", "]}"), ('{"map": [[1, ', "1", "]]}")],
+    [
+        ("[", "", "]"),
+        ('{"tuple": [', "", "]}"),
+        ('{"map": [[1, ', "1", "]]}"),
+        ('{"object": "T", "fields": {"a": ', "1", "}}"),
+    ],
 )
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 400, 60_000])
 def test_60_000_nested_lists_are_refused(opening: str, middle: str, closing: str, depth: int) -> None:
