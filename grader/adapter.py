@@ -212,7 +212,7 @@ class AdapterSession:
 
     def __init__(self, program: Program, opener: Adapter) -> None:
         self.program, self.opener = program, opener
-        self.holds_objects = False
+        self.holds_objects, self.greeted = False, ""
         self.queue: list[dict[str, Any]] = []
         self.libm: str | None = None
         self.bundle: Bundle | None = None  # the files are the program's own affair

@@ -76,7 +76,7 @@ def mutants(names: tuple[str, ...], as_json: bool) -> int:
     """The kill matrix of each unit."""
     from grader import fixtures
     from grader import mutants as matrix
-    from grader.runner import Workers
+    from grader.session import Workers
 
     root, stages, not_built = chosen(names)
     workers, rows = Workers(), []

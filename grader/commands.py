@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def grader_of(
     place: Place, stages: Sequence[Stage], options: Options, zygote: Zygote | None, bar: console.Bar
 ) -> Grader:
-    from grader.runner import Workers
+    from grader.session import Workers
 
     check_map(place, stages)
     notes: list[str] = []

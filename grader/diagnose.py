@@ -15,7 +15,7 @@ from grader.compare import NAN_EQUAL, Attrs, Keys, Leaf, Seq, Want, compare, wan
 from grader.fixtures import Unit
 from grader.judge import Evidence, Verdict
 from grader.mutants import KILLS, Bench, mutated
-from grader.runner import Workers
+from grader.session import Workers
 
 MOST_CASES = 8
 MOST_CANDIDATES = 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ from grader.tree import Tree, bundle, changed_given, module_of
 
 if TYPE_CHECKING:
     from grader.fixtures import Case, Unit
-    from grader.runner import Opener, UnitRun, Workers
+    from grader.runner import UnitRun
+    from grader.session import Opener, Workers
 
 # The worst of the required cases is the unit's outcome.
+SESSIONS = 3  # how many a unit's groups of quick cases open, on two cores
 FAILS = ("fail", "raised", "crashed", "deadline", "memory", "protocol", "unsupported")
 ORDER = ("inconclusive", "undecided", "blocked", "todo", "pass")
 
@@ -84,8 +87,6 @@ class Grader:
         return bool(report["outcome"] == "pass")
 
     def run(self, stage: Stage, assisted: Sequence[Stage]) -> dict[str, Any]:
-        from grader import runner
-
         unit = fixtures.load(stage, self.root, self.note)
         cases = self.chosen(unit)
         tree = self.options.tree
@@ -100,7 +101,12 @@ class Grader:
         elif missing:
             return self.missing(stage, unit, missing)
         else:
-            opener = self.workers.opener(bundle(tree, self.root, map(module_of, stage.files), assisted))
+            theirs = bundle(tree, self.root, map(module_of, stage.files), assisted)
+            opener = self.workers.opener(theirs)
+            if "grader.runner" not in sys.modules:  # importing it, and NumPy with it, takes a while
+                self.workers.prepare(theirs, stage.unit, SESSIONS)
+        from grader import runner
+
         ours = self.workers.opener(bundle(reference, self.root, map(module_of, stage.files)))
         total, done = len(cases), 0
 

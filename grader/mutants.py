@@ -17,7 +17,8 @@ from grader.compare import Attrs, Keys, Leaf, Seq, Want, compare, want_of
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import Verdict
-from grader.runner import Runner, UnitRun, Workers
+from grader.runner import Runner, UnitRun
+from grader.session import Workers
 from grader.tree import Tree, bundle, module_of
 from grader.values import decode
 from grader.wire import New, Ref

@@ -63,7 +63,7 @@ class Course:
     def grader(self, options: Any) -> Grader:
         from grader.grading import Grader
         from grader.progress import Progress
-        from grader.runner import Workers
+        from grader.session import Workers
 
         self.workers = self.workers or Workers()
         return Grader(self.place.course, self.stages, options, self.workers, Progress(self.place.tree.root))

@@ -11,24 +11,23 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grader import wire
+from grader import FORMAT, wire
 from grader.draw import shuffled
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import SESSION_OUTCOMES, Judge, Request, Verdict, judge, raise_text
-from grader.session import IMPORT_LIMIT_S, Answer, Bundle, Ended, Session, Zygote
+from grader.session import IMPORT_LIMIT_S, Answer, Ended, Opener, Session
 
 THREE_DEADLINES = 3
 CALIBRATION_S = (
     0.05  # the calibration loop on the machine where the limits were set; measured, see calibrate()
 )
-Opener = Callable[[], Session]
 
 
 @dataclass(slots=True)
@@ -275,7 +274,8 @@ class Reference:
 def hello(session: Session, unit: str) -> Verdict | None:
     """Import the unit; its failure is reported once and is every case's outcome."""
     try:
-        session.send({"hello": wire.FORMAT, "unit": unit}, IMPORT_LIMIT_S)
+        if session.greeted != unit:
+            session.send({"hello": FORMAT, "unit": unit}, IMPORT_LIMIT_S)
         answer = session.receive(IMPORT_LIMIT_S)
     except Ended as ended:
         return Verdict("", ended.outcome, ended.text, step="import", at=ended.at, output=session.output())
@@ -381,39 +381,6 @@ def with_twins(unit: Unit, cases: Sequence[Case]) -> list[Case]:
     """The cases and the twins they lean on, in the order of the fixtures."""
     wanted = {case.id for case in cases} | {case.raw["twin"] for case in cases if "twin" in case.raw}
     return [case for case in unit.cases if case.id in wanted]
-
-
-class Workers:
-    """Opens sessions of a bundle; the zygote is shared and restarted when code under test has killed it."""
-
-    def __init__(self, zygote: Zygote | None = None) -> None:
-        self.zygote = zygote
-        self.lock = threading.Lock()
-
-    def opener(self, bundle: Bundle, replace: Mapping[str, str] | None = None) -> Opener:
-        def open_session() -> Session:
-            with self.lock:
-                try:
-                    return self.live().fork(bundle, replace or {})
-                except Ended:
-                    if self.zygote is not None and self.zygote.alive:
-                        raise
-                    return self.live().fork(bundle, replace or {})  # killed by earlier code under test
-
-        return open_session
-
-    def live(self) -> Zygote:
-        """The zygote, started again when code under test has ended it."""
-        if self.zygote is not None and not self.zygote.alive:
-            self.zygote.close()
-            self.zygote = None
-        self.zygote = self.zygote or Zygote()
-        return self.zygote
-
-    def close(self) -> None:
-        if self.zygote is not None:
-            self.zygote.close()
-            self.zygote = None
 
 
 def calibrate() -> float:

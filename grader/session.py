@@ -18,11 +18,14 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import length_hint
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
+
+from grader import FORMAT
 
 if TYPE_CHECKING:
     from grader.wire import Body
@@ -101,12 +104,16 @@ class Session(Protocol):
     libm: str | None
     bundle: Bundle | None
     holds_objects: bool  # whether there is anything to reset
+    greeted: str  # the unit that `hello` was sent for already
 
     def send(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> None: ...
     def receive(self, limit_s: float) -> Answer: ...
     def output(self) -> str: ...
     def close(self) -> tuple[str, ...]: ...
     def kill(self) -> None: ...
+
+
+Opener = Callable[[], Session]
 
 
 def worker_env() -> dict[str, str]:
@@ -143,6 +150,8 @@ class Zygote:
         self.notices: dict[int, tuple[int, float]] = {}
         self.loaded: set[str] = set()
         self.versions: dict[str, str] = {}
+        self.starting: list[ForkSession] = []  # in the order in which their pids will come
+        self.refused = ""
         self.alive = True
         self.lock = threading.RLock()  # sessions on two threads read the same control channel
 
@@ -180,6 +189,10 @@ class Zygote:
     def note(self, message: dict[str, Any]) -> None:
         if "exit" in message:
             self.notices[message["exit"]] = (message["status"], message["cpu_s"])
+        elif "pid" in message:
+            self.starting.pop(0).pid = message["pid"]
+        elif "refused" in message:
+            self.starting.pop(0).pid, self.refused = -1, message["refused"]
         elif "ready" in message:
             self.versions = {"numpy": message["numpy"], "python": message["python"]}
 
@@ -190,29 +203,36 @@ class Zygote:
         self.send({"load": bundle.key, "files": files, "aliases": dict(bundle.aliases), "warm": bundle.warm})
         self.loaded.add(bundle.key)
 
-    def fork(self, bundle: Bundle, replace: Mapping[str, str]) -> ForkSession:
+    def start(self, bundle: Bundle, replace: Mapping[str, str], unit: str = "") -> ForkSession:
+        """Ask for a child; its pid comes later. With a unit, the import is asked for along with it."""
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
+        session = ForkSession(self, ours, read, bundle)
         with self.lock:
             self.load(bundle)
-            self.send(
-                {"fork": bundle.key, "replace": dict(replace), "limits": LIMITS}, [theirs.fileno(), write]
-            )
-            theirs.close()
-            os.close(write)
-            until = time.monotonic() + 30
-            while (
-                (message := self.read(until)) is not None
-                and "pid" not in message
-                and "refused" not in message
-            ):
+            message = {"fork": bundle.key, "replace": dict(replace), "limits": LIMITS}
+            self.send(message, [theirs.fileno(), write])
+            self.starting.append(session)
+        theirs.close()
+        os.close(write)
+        if unit:
+            session.greet(unit)
+        return session
+
+    def settle(self, session: ForkSession) -> bool:
+        """Wait for the pid of a session that was started; False if there is no process behind it."""
+        until = time.monotonic() + 30
+        with self.lock:
+            while not session.pid and (message := self.read(until)) is not None:
                 self.note(message)
-        if message is None or "refused" in message:
-            ours.close()
-            os.close(read)
-            why = message["refused"] if message else "the worker process ended"
+        return session.pid > 0
+
+    def fork(self, bundle: Bundle, replace: Mapping[str, str]) -> ForkSession:
+        session = self.start(bundle, replace)
+        if not self.settle(session):
+            why = self.refused or "the worker process ended"
             raise Ended("crashed", f"no process could be started for the code under test ({why})")
-        return ForkSession(self, message["pid"], ours, read, bundle)
+        return session
 
     def wait(self, pid: int, seconds: float) -> tuple[int, float] | None:
         """The wait status and CPU seconds of a child, or None if it lives on or nobody saw it end."""
@@ -243,16 +263,15 @@ class Zygote:
 class ForkSession:
     """One child of the zygote."""
 
-    def __init__(self, zygote: Zygote, pid: int, channel: socket.socket, output: int, bundle: Bundle) -> None:
-        from grader import wire
-
-        self.wire = wire
-        self.zygote, self.pid, self.channel, self.output_fd = zygote, pid, channel, output
+    def __init__(self, zygote: Zygote, channel: socket.socket, output: int, bundle: Bundle) -> None:
+        self.zygote, self.channel, self.output_fd = zygote, channel, output
+        self.pid = 0  # not known yet; -1: there is none
         self.bundle: Bundle | None = bundle
         self.libm: str | None = "system"
         self.holds_objects = False
         self.seq = 0
         self.sent = 0
+        self.greeted = ""
         self.waiting = bytearray()
         self.received = bytearray()
         self.text = bytearray()
@@ -262,6 +281,19 @@ class ForkSession:
         self.poll = select.poll()
         self.poll.register(channel, select.POLLIN)
         self.poll.register(output, select.POLLIN)
+
+    @property
+    def wire(self) -> ModuleType:
+        """Imported when the first answer is read: NumPy comes with it."""
+        from grader import wire
+
+        return wire
+
+    def greet(self, unit: str) -> None:
+        """Send `hello` now; runner.hello() reads the answer."""
+        text = json.dumps({"seq": 0, "hello": FORMAT, "unit": unit, "limit_s": IMPORT_LIMIT_S}).encode()
+        self.channel.send(struct.pack("<II", len(text), 0) + text)
+        self.sent, self.greeted = 1, unit
 
     # -- transport ----------------------------------------------------------------------------------
 
@@ -431,7 +463,7 @@ class ForkSession:
             return
         self.open = False
         self.poll_output()
-        if self.pid not in self.zygote.notices:
+        if self.pid > 0 and self.pid not in self.zygote.notices:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -510,3 +542,50 @@ def raised_of(about: Any, phase: Any) -> Raised:
         about["class"], (about["class"], *bases), str(about.get("text", ""))[:2000], str(phase), file, line,
         tuple(str(x) for x in found) if isinstance(found, list) else (),
     )  # fmt: skip
+
+
+class Workers:
+    """Opens sessions of a bundle; the zygote is shared and restarted when code under test has killed it."""
+
+    def __init__(self, zygote: Zygote | None = None) -> None:
+        self.zygote = zygote
+        self.lock = threading.Lock()
+        self.ready: list[ForkSession] = []
+
+    def prepare(self, bundle: Bundle, unit: str, count: int) -> None:
+        """Have sessions fork and import the unit while this process still imports what it needs itself."""
+        with self.lock:
+            self.ready += [self.live().start(bundle, {}, unit) for _ in range(count)]
+
+    def opener(self, bundle: Bundle, replace: Mapping[str, str] | None = None) -> Opener:
+        def open_session() -> Session:
+            with self.lock:
+                if (
+                    self.ready
+                    and self.ready[0].bundle is bundle
+                    and not replace
+                    and self.live().settle(self.ready[0])
+                ):
+                    return self.ready.pop(0)
+                try:
+                    return self.live().fork(bundle, replace or {})
+                except Ended:
+                    if self.zygote is not None and self.zygote.alive:
+                        raise
+                    return self.live().fork(bundle, replace or {})  # killed by earlier code under test
+
+        return open_session
+
+    def live(self) -> Zygote:
+        """The zygote, started again when code under test has ended it."""
+        if self.zygote is not None and not self.zygote.alive:
+            self.zygote.close()
+            self.zygote = None
+        self.zygote = self.zygote or Zygote()
+        return self.zygote
+
+    def close(self) -> None:
+        self.ready.clear()
+        if self.zygote is not None:
+            self.zygote.close()
+            self.zygote = None

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-FORMAT = "1.0"
 MAX_HEADER = 1 << 20  # bytes of JSON in one frame
 MAX_BODY = 8 << 20  # bytes of tensor data in one answer
 MAX_DEPTH = 32

@@ -18,8 +18,8 @@ from grader import adapter, fixtures, path, runner, tree
 from grader.adapter import Adapter, AdapterSession
 from grader.errors import USAGE, UsageError
 from grader.fixtures import Unit
-from grader.runner import Runner, Workers
-from grader.session import OUTPUT_KEPT, Ended
+from grader.runner import Runner
+from grader.session import OUTPUT_KEPT, Ended, Workers
 
 ROOT = Path(__file__).resolve().parent.parent
 TOY = Path(__file__).resolve().parent / "toy"

@@ -14,7 +14,7 @@ import pytest
 
 from grader import coverage, fixtures, lint, mutants, new, path, spec
 from grader.errors import OlError
-from grader.runner import Workers
+from grader.session import Workers
 
 ROOT = Path(__file__).resolve().parent.parent
 TOY = ROOT / "tests" / "toy"

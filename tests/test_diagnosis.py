@@ -12,7 +12,8 @@ import pytest
 
 from grader import diagnose, fixtures, mutants, path, strict_yaml
 from grader.draw import shuffled
-from grader.runner import Runner, UnitRun, Workers
+from grader.runner import Runner, UnitRun
+from grader.session import Workers
 from grader.tree import Tree, bundle
 
 ROOT = Path(__file__).resolve().parent.parent

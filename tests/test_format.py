@@ -15,7 +15,8 @@ from grader.errors import OWN_FAULT, OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import Verdict
 from grader.path import Stage, read_path
-from grader.runner import Runner, Workers
+from grader.runner import Runner
+from grader.session import Workers
 from grader.wire import MAX_DEPTH, as_base64, decode, encode
 
 HERE = Path(__file__).resolve().parent

@@ -15,7 +15,8 @@ import pytest
 
 from grader import fixtures, path
 from grader.judge import Verdict
-from grader.runner import Runner, UnitRun, Workers
+from grader.runner import Runner, UnitRun
+from grader.session import Workers
 from grader.tree import Tree, bundle
 
 TOY = Path(__file__).resolve().parent / "toy"

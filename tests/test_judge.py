@@ -17,8 +17,8 @@ from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import Request, Verdict, judge
 from grader.path import read_path
-from grader.runner import Runner, Workers
-from grader.session import Answer, Raised
+from grader.runner import Runner
+from grader.session import Answer, Raised, Workers
 
 TOY = Path(__file__).resolve().parent / "toy"
 STAGE = read_path(TOY / "path.tsv")[0]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import adapter, runner, schema, session, tree, wire
+from grader import FORMAT, adapter, runner, schema, session, tree, wire
 from grader.session import Answer, answer_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,7 +62,7 @@ def test_page_states_the_limits_and_names_of_the_code(worker_keys: dict[str, set
     assert f"{adapter.MAX_LINE:,} bytes" in PAGE
     assert f"nest at most {wire.MAX_DEPTH} deep" in PAGE
     assert f"`{' '.join(wire.DTYPES)}`" in PAGE
-    assert f"Format {wire.FORMAT}" in PAGE
+    assert f"Format {FORMAT}" in PAGE
     for verb, keys in worker_keys.items():
         assert f"`{verb}: " in PAGE
         assert all(f"`{key}" in PAGE for key in keys)
@@ -240,21 +240,21 @@ SCRIPT: list[tuple[dict[str, Any], str, Any]] = [
     ({"get": "used", "on": "rng", "call": "sample"}, "unsupported", None),
     ({"measure": "sample"}, "unsupported", None),
     ({"get": "used", "on": "rng"}, "return", 1),
-    ({"hello": wire.FORMAT, "unit": "sampling"}, "ok", None),
+    ({"hello": FORMAT, "unit": "sampling"}, "ok", None),
     ({"reset": True}, "ok", None),
     ({"get": "used", "on": "rng"}, "raises", ("KeyError", "lookup")),
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[runner.Workers]:
-    pool = runner.Workers()
+def workers() -> Iterator[session.Workers]:
+    pool = session.Workers()
     yield pool
     pool.close()
 
 
 @pytest.fixture(params=["worker", "adapter"])
-def talk(request: pytest.FixtureRequest, workers: runner.Workers) -> Iterator[session.Session]:
+def talk(request: pytest.FixtureRequest, workers: session.Workers) -> Iterator[session.Session]:
     if request.param == "worker":
         bundle = tree.bundle(tree.Tree(ROOT, kind="reference"), ROOT, ["impl.sampling"])
         started = workers.opener(bundle)()
@@ -306,7 +306,7 @@ def test_worker_and_adapter_answer_a_script_alike(
 
 
 def test_adapter_answers_lines_that_are_valid() -> None:
-    lines, messages = [], [{"hello": wire.FORMAT, "unit": "sampling"}, *(message for message, _, _ in SCRIPT)]
+    lines, messages = [], [{"hello": FORMAT, "unit": "sampling"}, *(message for message, _, _ in SCRIPT)]
     for seq, message in enumerate(messages):
         args = {k: wire.encode(v, wire.as_base64) for k, v in message.get("args", {}).items()}
         request = {"seq": seq, **message, **({"args": args} if "args" in message else {}), "limit_s": 1.0}
@@ -319,7 +319,7 @@ def test_adapter_answers_lines_that_are_valid() -> None:
     assert [fault(reply) for reply in replies if fault(reply)] == []
 
 
-def test_worker_answers_with_the_seq_of_the_request(workers: runner.Workers) -> None:
+def test_worker_answers_with_the_seq_of_the_request(workers: session.Workers) -> None:
     bundle = tree.bundle(tree.Tree(ROOT, kind="reference"), ROOT, ["impl.sampling"])
     started = workers.opener(bundle)()
     assert isinstance(started, session.ForkSession)
