@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from grader.session import Opener, Workers
 
 # The worst of the required cases is the unit's outcome.
-SESSIONS = 3  # how many a unit's groups of quick cases open, on two cores
+SESSIONS = 4  # how many a unit usually opens: three groups of quick cases, and a heavy case
 FAILS = ("fail", "raised", "crashed", "deadline", "memory", "protocol", "unsupported")
 ORDER = ("inconclusive", "undecided", "blocked", "todo", "pass")
 
