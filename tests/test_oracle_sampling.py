@@ -591,7 +591,8 @@ def test_simplest_draws_are_simple() -> None:
     given = oracle.planted_draw(Zero())
     assert given["logits"].tolist() == [0, 0, 0, 0] and given["p"]["args"] == {} and given["history"] == []
     assert given["rng"]["args"]["values"] == [0.0]
-    assert set(oracle.generic_request(Zero())["logits"].tolist()) == {0.0}
+    generic = oracle.generic_request(Zero())  # its digits come from one seed: only fewer logits are simpler
+    assert generic["logits"].shape == (48,) and generic["p"]["args"] == {}
 
 
 def test_generic_draws_show_another_order_of_sums() -> None:
