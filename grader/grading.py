@@ -72,7 +72,7 @@ class Grader:
             return self.blocked(stage, blocking)
         if not self.options.fresh and not self.options.partial:
             digest = fixtures.folder_digest(self.root / "fixtures" / stage.unit)
-            known = self.progress.fresh(stage.unit, digest)
+            known = self.progress.fresh(stage.unit, digest, self.options.tree.map)
             if known is not None and (known["runs"] == 2 or not self.options.twice):
                 return {**known, "recorded": True}
         return self.run(stage, blocking)
@@ -175,7 +175,7 @@ class Grader:
         report["files"] = hashes
         if self.options.partial:
             return
-        self.progress.record(stage.unit, progress.basis(hashes, unit.sha256), report)
+        self.progress.record(stage.unit, progress.basis(hashes, unit.sha256, self.options.tree.map), report)
         if report["outcome"] in FAILS and not any(case.get("step") == "import" for case in report["cases"]):
             topics = sorted(
                 {t for case in report["cases"] if case["outcome"] in FAILS for t in case.get("hints", [])}

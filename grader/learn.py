@@ -32,9 +32,10 @@ def states(place: Place, stages: Sequence[Stage], graded: Mapping[str, str] | No
                 found[stage.id] = "not built"
                 continue
             record = db.recorded(stage.unit)
+            digest = folder_digest(place.course / "fixtures" / stage.unit) if record is not None else ""
             if record is None:
                 found[stage.id] = "new"
-            elif progress.is_fresh(record[0], folder_digest(place.course / "fixtures" / stage.unit)):
+            elif progress.is_fresh(record[0], digest, place.tree.map):
                 found[stage.id] = record[1]["outcome"]
             else:
                 found[stage.id] = "changed"

@@ -15,7 +15,7 @@ import platform
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +67,17 @@ def judging_code() -> str:
     return digest.hexdigest()
 
 
-def basis(files: dict[str, str], fixtures: str) -> dict[str, Any]:
-    """Everything that a verdict rests on."""
-    return {"files": files, "fixtures": fixtures, "judge": judging_code(), "versions": versions()}
+def basis(files: dict[str, str], fixtures: str, names: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Everything that a verdict rests on; `names` is the map of ol.toml."""
+    mapped = [list(pair) for pair in names]
+    return {
+        "files": files, "fixtures": fixtures, "map": mapped, "judge": judging_code(), "versions": versions(),
+    }  # fmt: skip
 
 
-def is_fresh(recorded: dict[str, Any], fixtures: str) -> bool:
+def is_fresh(recorded: dict[str, Any], fixtures: str, names: Iterable[tuple[str, str]]) -> bool:
     """Whether a verdict still rests on what is here now."""
-    now = basis({path: sha256(Path(path)) for path in recorded["files"]}, fixtures)
+    now = basis({path: sha256(Path(path)) for path in recorded["files"]}, fixtures, names)
     return now == recorded
 
 
@@ -185,10 +188,10 @@ class Progress:
         rows = self.execute("SELECT basis, report FROM verdict WHERE unit = ?", unit)
         return (json.loads(rows[0][0]), json.loads(rows[0][1])) if rows else None
 
-    def fresh(self, unit: str, fixtures: str) -> dict[str, Any] | None:
+    def fresh(self, unit: str, fixtures: str, names: Iterable[tuple[str, str]]) -> dict[str, Any] | None:
         """The recorded report, if everything it rests on is unchanged."""
         found = self.recorded(unit)
-        return found[1] if found is not None and is_fresh(found[0], fixtures) else None
+        return found[1] if found is not None and is_fresh(found[0], fixtures, names) else None
 
     def record(self, unit: str, resting_on: dict[str, Any], report: dict[str, Any]) -> None:
         self.execute(

@@ -11,6 +11,7 @@ from typing import Any
 from grader import console, spec
 from grader.grading import FAILS
 
+NAMED = 12  # of those that are only named
 SHOWN = 5  # failing cases in full; the others by name
 COLOURS = {
     "pass": "32",
@@ -87,8 +88,8 @@ def name_lines(cases: list[dict[str, Any]], what: str) -> list[str]:
     """Cases that are only named."""
     if not cases:
         return []
-    names = ", ".join(case["id"].partition("/")[2] for case in cases)
-    text = f"{what.format(len(cases))}: {names}"
+    names = ", ".join(case["id"].partition("/")[2] for case in cases[:NAMED])
+    text = f"{what.format(len(cases))}: {names}" + (", …" if len(cases) > NAMED else "")
     width, margin = console.columns() or 110, " " * 6
     return [*textwrap.wrap(text, width, initial_indent=margin, subsequent_indent=margin), ""]
 

@@ -627,6 +627,12 @@ def test_a_map_that_leads_nowhere(mapped: Path, course: Path, line: str, words: 
     refused(ol(mapped, "check", "T.1", course=course), USAGE, *words)
 
 
+def test_a_changed_map_is_not_answered_from_the_record(mapped: Path, course: Path) -> None:
+    assert ol(mapped, "check", "T.1", course=course).returncode == PASSED
+    (mapped / "ol.toml").write_text('format = "1.0"\n[map]\n"impl.stack" = "tinyllm.infer.other"\n')
+    refused(ol(mapped, "check", "T.1", course=course), USAGE, "leads to no file")
+
+
 def test_restore_refuses_a_mapped_unit(mapped: Path, course: Path) -> None:
     before = tree_of(mapped)
     refused(ol(mapped, "restore", "T.1", course=course), USAGE, "tinyllm.infer.sample answers for impl.stack")
