@@ -20,7 +20,7 @@ from grader.compare import compare, settled, want_of
 from grader.errors import OlError, OwnFault
 from grader.fixtures import NOT_CASES, Unit, files_of
 from grader.path import Stage
-from grader.values import INTS, BadValue, decode, kind_of, listed, plain, to_fixture, typed_key
+from grader.values import INTS, BadValue, decode, decode_args, kind_of, listed, plain, to_fixture, typed_key
 from grader.wire import DTYPES, NAMES
 
 Place = tuple[str | int, ...]
@@ -176,7 +176,7 @@ def plain_case(case: dict[str, Any], data: Path) -> dict[str, Any]:
     """A case as an oracle sees it: arguments decoded, expected values removed."""
 
     def args(node: Any) -> Any:
-        return plain(decode(node, data))
+        return {name: plain(value) for name, value in decode_args(node, data).items()}
 
     seen: dict[str, Any] = {k: case[k] for k in ("id", "call", "on", "new", "needs", "flags") if k in case}
     if "args" in case:

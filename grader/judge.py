@@ -29,7 +29,7 @@ from grader.compare import (
 )  # fmt: skip
 from grader.fixtures import Case, Unit
 from grader.session import Answer, Raised
-from grader.values import decode, show
+from grader.values import decode_args, show
 from grader.wire import Call, New, Ref
 
 SESSION_OUTCOMES = ("crashed", "deadline", "memory", "protocol")
@@ -109,8 +109,8 @@ class Context:
     def limit_s(self) -> float:
         return self.case.limit_s
 
-    def decode(self, node: Any) -> Any:
-        return decode(node, self.unit.dir)
+    def args(self, node: dict[str, Any]) -> dict[str, Any]:
+        return decode_args(node.get("args", {}), self.unit.dir)
 
     def want(self, node: Any) -> Want:
         return want_of(node, self.unit.dir)
@@ -166,7 +166,7 @@ def build_messages(context: Context) -> list[dict[str, Any]]:
 
 
 def new_message(context: Context, key: str, name: str, args: dict[str, Any]) -> dict[str, Any]:
-    return {**message_of("new", name, context.decode(args)), "save": key}
+    return {**message_of("new", name, context.args({"args": args})), "save": key}
 
 
 def construct(
@@ -322,7 +322,7 @@ def same_bits(before: Any, after: Any) -> bool:
 def call_messages(context: Context) -> list[dict[str, Any]]:
     """The call, then the looks at objects afterwards."""
     raw, expect = context.case.raw, context.case.raw["expect"]
-    args = context.decode(raw.get("args", {}))
+    args = context.args(raw)
     message = message_of("call", raw["call"], args, raw.get("on"))
     message["back"] = watched(args)
     if attrs := [name for want in wants_of(context) for name in collect_attrs(want)]:
@@ -387,7 +387,7 @@ def accepted(context: Context, answer: Answer, options: list[dict[str, Any]], na
 
 def after_message(context: Context, key: str, look: dict[str, Any]) -> dict[str, Any]:
     kind = "do" if "do" in look else "get"
-    message = message_of(kind, look[kind], context.decode(look.get("args", {})), key)
+    message = message_of(kind, look[kind], context.args(look), key)
     if "path" in look:
         message["path"] = look["path"]
     if attrs := collect_attrs(context.want(look["return"])):
@@ -451,7 +451,7 @@ def judge_step(
 
 
 def step_message(context: Context, step: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    args = context.decode(step.get("args", {}))
+    args = context.args(step)
     on = step.get("on")
     if on is None and kind in ("do", "get") and "new" in context.case.raw:
         on = "it"
@@ -477,7 +477,7 @@ def observable(context: Context, name: str) -> dict[str, Any]:
     spec = context.case.observables[name]
     kind = next(k for k in ("do", "get", "call") if k in spec)
     on = spec.get("on", "it" if kind in ("do", "get") and "new" in context.case.raw else None)
-    message = message_of(kind, spec[kind], context.decode(spec.get("args", {})), on)
+    message = message_of(kind, spec[kind], context.args(spec), on)
     return {**message, "path": spec["path"]} if "path" in spec else message
 
 

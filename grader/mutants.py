@@ -20,7 +20,7 @@ from grader.judge import Verdict
 from grader.runner import Runner, UnitRun
 from grader.session import Workers
 from grader.tree import Tree, bundle, module_of
-from grader.values import decode
+from grader.values import decode_args
 from grader.wire import New, Ref
 
 KILLS = ("fail", "raised", "crashed", "memory", "protocol")
@@ -206,7 +206,7 @@ def questions(unit: Unit) -> Iterator[tuple[str, Want | None, dict[str, Any], st
     for case in unit.cases:
         if case.verb == "call":
             expect = case.raw["expect"]
-            args = decode(case.raw.get("args", {}), unit.dir)
+            args = decode_args(case.raw.get("args", {}), unit.dir)
             if "raises" in expect:
                 yield case.raw["call"], None, args, case.id
             elif "return" in expect and "mutates" not in case.raw:
@@ -218,7 +218,7 @@ def questions(unit: Unit) -> Iterator[tuple[str, Want | None, dict[str, Any], st
                 name = next(step[k] for k in ("do", "call", "new") if k in step)
                 if "do" in step and "new" in case.raw:
                     name = f"{case.raw['new']}.{name}"
-                args = decode(step.get("args", {}), unit.dir)
+                args = decode_args(step.get("args", {}), unit.dir)
                 if "raises" in step:
                     yield name, None, args, case.id
                 elif "return" in step:

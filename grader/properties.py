@@ -107,19 +107,19 @@ def draw_args(context: Context, choose: Any) -> dict[str, Any]:
         drawn = drawn_by(context, given, choose)
         if not isinstance(drawn, dict):
             raise OwnFault(f"draw {given['draw']!r} yields no mapping of arguments", context.case.id)
-        return drawn
-    return {name: drawn_by(context, drawing, choose) for name, drawing in given.items()}
+    else:
+        drawn = {name: drawn_by(context, drawing, choose) for name, drawing in given.items()}
+    return {name: ask(context, name, unplain, value) for name, value in drawn.items()}
 
 
 def drawn_by(context: Context, drawing: dict[str, Any], choose: Any) -> Any:
     name = drawing["draw"]
-    value = ask(context, name, function_of(context, name), choose, **drawing.get("with", {}))
-    return ask(context, name, unplain, value)
+    return ask(context, name, function_of(context, name), choose, **drawing.get("with", {}))
 
 
 def run_call(context: Context, choose: Any) -> Attempt:
     raw, prop = context.case.raw, context.case.raw["property"]
-    args = {**context.decode(raw.get("args", {})), **draw_args(context, choose)}
+    args = {**context.args(raw), **draw_args(context, choose)}
     for spec in raw.get("objects", []):  # fresh ones: a run must not depend on the runs before it
         yield from construct(context, spec["id"], spec["new"], spec.get("args", {}))
     message = message_of("call", raw["call"], args, raw.get("on"))
@@ -160,7 +160,7 @@ def expectation(
     if raw["property"]["same_as"] == "reference":
         yield Request({"reset": True}, context.limit_s, "reference")
         for spec in raw.get("objects", []):
-            new = message_of("new", spec["new"], context.decode(spec.get("args", {})))
+            new = message_of("new", spec["new"], context.args(spec))
             yield Request({**new, "save": spec["id"]}, context.limit_s, "reference")
         answer = yield Request(message, context.limit_s, "reference")
         if answer.kind == "return":
@@ -190,7 +190,7 @@ def holds_opaque(value: Any) -> bool:
 
 def plain_objects(context: Context) -> list[dict[str, Any]]:
     objects = context.case.raw.get("objects", [])
-    return [{**spec, "args": plain(context.decode(spec.get("args", {})))} for spec in objects]
+    return [{**spec, "args": plain(context.args(spec))} for spec in objects]
 
 
 def check_laws(context: Context, args: dict[str, Any], answer: Answer) -> None:
@@ -246,7 +246,7 @@ def run_script(context: Context, choose: Any) -> Attempt:
     """Steps one at a time, the model first; the draw sees the model's last answer, so it names live ids."""
     raw, prop = context.case.raw, context.case.raw["property"]
     spec, name = prop["script"], prop["same_as"].partition(".")[2]
-    model_args = plain(context.decode(raw.get("args", {})))
+    model_args = plain(context.args(raw))
     model = ask(context, name, function_of(context, name), **model_args)
     yield Request({"reset": True}, context.limit_s)
     yield from construct(context, "it", raw["new"], raw.get("args", {}))

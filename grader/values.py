@@ -80,6 +80,11 @@ def decode(node: Any, data: Path | None = None) -> Any:
     return New(spec, built) if key == "new" else Call(spec, built)
 
 
+def decode_args(args: dict[str, Any], data: Path | None = None) -> dict[str, Any]:
+    """Arguments by name. Never decode() on the whole: a parameter may be called `dtype` or `new`."""
+    return {name: decode(node, data) for name, node in args.items()}
+
+
 def scalar(dtype: str, spec: Any) -> Any:
     """Integer scalars and f64 are plain int and float; other float types are 0-d values."""
     if dtype == "bool":

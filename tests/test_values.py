@@ -18,6 +18,7 @@ from grader.errors import OwnFault
 from grader.values import (
     BadValue,
     decode,
+    decode_args,
     described,
     kind_of,
     listed,
@@ -456,3 +457,9 @@ def test_long_values_are_cut_with_their_kind() -> None:
     assert len(text) < 180
     assert show("x" * 500).endswith("…")
     assert len(show(list(range(500)))) == 160
+
+
+def test_a_parameter_may_have_the_name_of_a_typed_value() -> None:
+    """`dtype`, `new` and the like are words of a value, not of a list of arguments."""
+    args = decode_args({"dtype": "f32", "k": 3, "new": {"f64": 0.5}, "bytes": {"bytes": "00"}})
+    assert args == {"dtype": "f32", "k": 3, "new": 0.5, "bytes": b"\0"}
