@@ -107,9 +107,11 @@ def draw_args(context: Context, choose: Any) -> dict[str, Any]:
         drawn = drawn_by(context, given, choose)
         if not isinstance(drawn, dict):
             raise OwnFault(f"draw {given['draw']!r} yields no mapping of arguments", context.case.id)
-    else:
-        drawn = {name: drawn_by(context, drawing, choose) for name, drawing in given.items()}
-    return {name: ask(context, name, unplain, value) for name, value in drawn.items()}
+        return {name: ask(context, given["draw"], unplain, value) for name, value in drawn.items()}
+    return {
+        name: ask(context, drawing["draw"], unplain, drawn_by(context, drawing, choose))
+        for name, drawing in given.items()
+    }
 
 
 def drawn_by(context: Context, drawing: dict[str, Any], choose: Any) -> Any:
