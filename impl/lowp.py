@@ -26,7 +26,7 @@ Floats = NDArray[np.floating[Any]]  # float16, float32 or float64
 Codes = NDArray[np.integer[Any]]  # any integer dtype
 
 
-# One row of the spec's table each: s | exponent | mantissa in the low `bits` bits of a byte. `mantissa` is M and
+# One row of the spec's table each: s | exponent | mantissa in the low `bits` bits of a byte; `mantissa` is M,
 # `bias` B; `largest` is finite, `top` its code, and the codes above are NaN, but for the one of `infinity`.
 _E4M3 = SimpleNamespace(bits=8, mantissa=3, bias=7, largest=448.0, top=0x7E, infinity=None, sign=0x80)
 _E5M2 = SimpleNamespace(bits=8, mantissa=2, bias=15, largest=57344.0, top=0x7B, infinity=0x7C, sign=0x80)
