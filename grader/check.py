@@ -129,7 +129,7 @@ class Reader(Values):
             self.use(look["on"], at, f"observable {name!r}: ")
         elif "get" in look and "new" not in case.raw:
             self.refuse(at, f"observable {name!r} needs an object: `on`, or a case with `new`")
-        self.values(look.get("args", {}), ("observables", name, "args"))
+        self.values(look.get("args", {}), ("observables", name, "args"), labels="steps" in case.raw)
 
     # -- call ---------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Reader(Values):
             self.refuse(at, "get needs an object: `on`, or a case with `new`")
         if verbs[0] == "get" and "args" in step:
             self.refuse((*at, "args"), "get takes no args")
-        self.values(step.get("args", {}), (*at, "args"))
+        self.values(step.get("args", {}), (*at, "args"), labels=True)
         self.mutated(step, at)
         self.expected(step, at)
         if "save" in step:

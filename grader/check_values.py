@@ -53,12 +53,13 @@ class Values:
 
     # -- arguments ----------------------------------------------------------------------------------
 
-    def values(self, args: dict[str, Any], at: Place) -> None:
+    def values(self, args: dict[str, Any], at: Place, labels: bool = False) -> None:
+        """Arguments; labels stand only where an earlier answer of the case can have shown them."""
         for name, node in args.items():
-            self.value(node, (*at, name))
+            self.value(node, (*at, name), labels)
             self.written(node, (*at, name))
 
-    def value(self, node: Any, at: Place, depth: int = 0) -> None:
+    def value(self, node: Any, at: Place, labels: bool, depth: int = 0) -> None:
         if depth >= MAX_DEPTH:
             self.refuse(at, f"a value nested deeper than {MAX_DEPTH}")
         key = typed_key(node)
@@ -69,7 +70,7 @@ class Values:
             if key == "tuple":
                 inner, place = node["tuple"], (*at, "tuple")
             for k, item in children(inner):
-                self.value(item, (*place, k), depth + 1)
+                self.value(item, (*place, k), labels, depth + 1)
         try:
             decode(node, self.data)
         except BadValue as error:
@@ -78,6 +79,8 @@ class Values:
             self.refuse(at, f"{node[key]!r} is no name of a class or function: name, or module.name")
         if key == "ref":
             self.use(node["ref"], at, "ref ")
+        if key == "label" and not labels:
+            self.refuse(at, "a label is what an earlier step has shown: it stands in steps and observables")
 
     # -- expected values ----------------------------------------------------------------------------
 
@@ -90,7 +93,7 @@ class Values:
         if depth >= MAX_DEPTH:
             self.refuse(at, f"a value nested deeper than {MAX_DEPTH}")
         key = typed_key(node)
-        if key in ("new", "call", "ref"):
+        if key in ("new", "call", "ref", "label"):
             self.refuse(at, f"{key!r} builds an argument; expected values are data")
         if key is not None:
             self.tolerance(node, at)

@@ -91,13 +91,29 @@ class Difference:
 
 @dataclass(slots=True)
 class Labels:
-    """One one-to-one renaming of ids, kept for a whole case."""
+    """One one-to-one renaming of ids, kept for a whole case.
+
+    A label names one thing, and code may give a freed id to the next thing: a label never seen before takes
+    over the id of one that was last seen at an earlier moment, and that one is dead from then on.
+    """
 
     there: dict[Any, Any] = field(default_factory=dict)
     back: dict[Any, Any] = field(default_factory=dict)
+    seen: dict[Any, int] = field(default_factory=dict)  # when each label was last compared
+    moment: int = 0
 
     def same(self, want: Any, got: Any) -> bool:
-        return bool(self.there.setdefault(want, got) == got and self.back.setdefault(got, want) == want)
+        if want not in self.there:
+            if got in self.back and self.seen[self.back[got]] == self.moment:
+                return False  # both are there now
+            self.there[want], self.back[got] = got, want
+        self.seen[want] = self.moment
+        return bool(self.there[want] == got and self.back[got] == want)
+
+    def id_of(self, label: int) -> int | None:
+        """The id that stood where this label was expected; None if it has not been seen."""
+        kind, found = self.there.get((int, label), (int, None))
+        return found if kind is int else None
 
 
 def cmp_of(node: dict[str, Any]) -> Cmp:
@@ -185,6 +201,8 @@ def want_value(value: Any, cmp: Cmp) -> Want:
     if isinstance(value, Fields):
         return Attrs({k: want_value(v, cmp) for k, v in value.fields.items()})
     if isinstance(value, dict):
+        if set(value) == {"labels"}:  # how a model marks its ids
+            return Leaf(settled(value["labels"]), Cmp("labels"))
         return Keys({k: want_value(v, cmp) for k, v in value.items()})
     return Leaf(settled(value), cmp)
 

@@ -27,10 +27,11 @@ from grader.compare import (
     want_of,
     want_value,
 )  # fmt: skip
+from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.session import Answer, Raised
 from grader.values import decode_args, show
-from grader.wire import Call, New, Ref
+from grader.wire import Call, Label, New, Ref
 
 SESSION_OUTCOMES = ("crashed", "deadline", "memory", "protocol")
 
@@ -110,7 +111,22 @@ class Context:
         return self.case.limit_s
 
     def args(self, node: dict[str, Any]) -> dict[str, Any]:
-        return decode_args(node.get("args", {}), self.unit.dir)
+        args = decode_args(node.get("args", {}), self.unit.dir)
+        return args if self.case.verb == "call" else {name: self.named(v) for name, v in args.items()}
+
+    def named(self, value: Any) -> Any:
+        """The value with every label as the id that the code under test gave for it."""
+        if isinstance(value, Label):
+            found = self.labels.id_of(value.id)
+            if found is None:
+                what = f"label {value.id} is used before an answer or a state has shown it"
+                raise OwnFault(what, self.case.id, "state it first, with cmp: labels")
+            return found
+        if isinstance(value, dict):
+            return {k: self.named(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self.named, value))
+        return value
 
     def want(self, node: Any) -> Want:
         return want_of(node, self.unit.dir)
@@ -413,6 +429,7 @@ def judge_trace(context: Context) -> Judge:
     for index, step in enumerate(context.case.raw["steps"]):
         kind = next(k for k in ("do", "get", "call", "new") if k in step)
         label = f"step {index + 1}: {step[kind]}"
+        context.labels.moment = index
         try:
             before: dict[str, Want | dict[str, str]] = {}
             if "raises" in step and seen:  # a step that raises changes nothing: read before, read after

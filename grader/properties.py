@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from grader import laws
-from grader.compare import EXACT, NAN_EQUAL, Cmp, Difference, cmp_of, compare, want_value
+from grader.compare import EXACT, NAN_EQUAL, Cmp, Difference, Labels, cmp_of, compare, want_value
 from grader.draw import Chooser, Replay, shrink
 from grader.errors import OlError, OwnFault
 from grader.judge import (
@@ -174,8 +174,8 @@ def expectation(
             raise OwnFault(f"the reference answered {answer.kind} to {raw['call']}", context.case.id)
         return {"raises": answer.raised.kind}
     # A copy: an oracle that writes into its arguments must not make the learner's look changed.
-    told = deepcopy(plain(args))
-    case = {"id": context.case.id, "call": raw["call"], "args": told, "objects": plain_objects(context)}
+    given = {"args": deepcopy(plain(args)), "objects": plain_objects(context)}
+    case = {"id": context.case.id, "call": raw["call"], **given}
     expected = ask(context, "expect", context.unit.oracle.expect, case)
     if not isinstance(expected, dict) or not {"return", "raises"} & set(expected):
         raise OwnFault("expect() gave neither return nor raises", context.case.id, "fix oracle.py")
@@ -229,7 +229,7 @@ def kept(node: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def with_cmp(node: Any, keys: dict[str, Any]) -> Any:
-    """An expected value with its comparator beside every float."""
+    """An expected value with its comparator beside every float and every label."""
     if isinstance(node, list):
         return [with_cmp(item, keys) for item in node]
     if isinstance(node, dict):
@@ -237,6 +237,10 @@ def with_cmp(node: Any, keys: dict[str, Any]) -> Any:
             return {**node, **keys}
         if "tuple" in node:
             return [with_cmp(item, keys) for item in node["tuple"]]
+        if set(node) == {"labels"}:
+            ids = node["labels"]
+            typed = ids if isinstance(ids, dict) else {"tuple" if isinstance(ids, list) else "i64": ids}
+            return {**typed, "cmp": "labels"}
         return {k: with_cmp(v, keys) for k, v in node.items()}
     return node
 
@@ -248,6 +252,7 @@ def run_script(context: Context, choose: Any) -> Attempt:
     """Steps one at a time, the model first; the draw sees the model's last answer, so it names live ids."""
     raw, prop = context.case.raw, context.case.raw["property"]
     spec, name = prop["script"], prop["same_as"].partition(".")[2]
+    context.labels = Labels()  # of this run alone
     model_args = plain(context.args(raw))
     model = ask(context, name, function_of(context, name), **model_args)
     yield Request({"reset": True}, context.limit_s)
@@ -262,7 +267,8 @@ def run_script(context: Context, choose: Any) -> Attempt:
             expected = on_model(context, model, "do", step["do"], args)
             steps.append({"do": step["do"], "args": to_fixture(args)} | as_stated(expected, prop))
             index, label = len(steps) - 1, f"step {len(steps)}: {step['do']}"
-            sent = {k: unplain(v) for k, v in args.items()}
+            context.labels.moment = index
+            sent = {k: context.named(unplain(v)) for k, v in args.items()}
             message = {**message_of("do", step["do"], sent, "it"), "back": watched(sent)}
             answer = yield Request(message, context.limit_s)
             judge_like(context, expected, answer, cmp, "return", label, index)
@@ -292,10 +298,15 @@ def on_model(context: Context, model: Any, kind: str, name: str, args: dict[str,
     if name not in dir(model):
         raise OwnFault(f"model {type(model).__name__} has no {name!r}", context.case.id, "fix oracle.py")
     try:
-        value = getattr(model, name)(**deepcopy(args)) if kind == "do" else getattr(model, name)
+        value = getattr(model, name)(**told(args)) if kind == "do" else getattr(model, name)
         return {"return": deepcopy(value)}  # the model goes on changing what it gave
     except Exception as error:
         return {"raises": type(error).__name__}
+
+
+def told(args: dict[str, Any]) -> Any:
+    """A copy of drawn arguments as a model takes them: a label is its number."""
+    return plain(unplain(deepcopy(args)))
 
 
 def looked(context: Context, model: Any, look: dict[str, Any]) -> dict[str, Any]:

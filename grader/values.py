@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from grader.errors import OwnFault
-from grader.wire import BF16, DTYPES, MAX_BODY, NAMES, Call, DType, Fields, New, Opaque, Ref
+from grader.wire import BF16, DTYPES, MAX_BODY, NAMES, Call, DType, Fields, Label, New, Opaque, Ref
 
 Array = np.ndarray[Any, Any]
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -25,6 +25,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 INTS = {name: (int(np.iinfo(d).min), int(np.iinfo(d).max)) for name, d in DTYPES.items() if d.kind in "iu"}
 SAFE = 1 << 53  # from here on a JSON number is not the same integer to every reader
 MAX_AXES = 16
+TYPED = frozenset([*DTYPES, "bytes", "tuple", "dtype", "new", "call", "ref", "label"])
 FORMS = {  # what may stand beside `shape`
     "bits": {"bits"}, "hex": {"hex"}, "ids": {"ids"},
     "gen": {"gen", "seed", "scale", "n"}, "file": {"file", "sha256"},
@@ -41,13 +42,13 @@ def typed_key(node: Any) -> str | None:
     if not isinstance(node, dict):
         return None
     for key in node:
-        if key in DTYPES or key in ("bytes", "tuple", "dtype", "new", "call", "ref"):
+        if key in TYPED:
             return str(key)
     return None
 
 
 def decode(node: Any, data: Path | None = None) -> Any:
-    """A fixture's node as a value: Python scalars, lists, arrays, and New, Call, Ref to build in place."""
+    """A fixture's node as a value: Python scalars, lists, arrays, and New, Call, Ref and the like."""
     key = typed_key(node)
     if key is None:
         if isinstance(node, dict):
@@ -69,6 +70,10 @@ def decode(node: Any, data: Path | None = None) -> Any:
         if not isinstance(spec, str) or spec not in DTYPES:
             raise BadValue(f"no dtype {spec!r}; there are {', '.join(DTYPES)}")
         return DType(spec)
+    if key == "label":
+        if type(spec) is not int:
+            raise BadValue(f"label takes an integer, not {spec!r}")
+        return Label(spec)
     if not isinstance(spec, str) or not spec:
         raise BadValue(f"{key} takes a name, not {spec!r}")
     if key == "ref":
@@ -329,6 +334,8 @@ def to_fixture(value: Any) -> Any:
             return {"call": name, "args": {k: to_fixture(v) for k, v in args.items()}}
         case Ref(id):
             return {"ref": id}
+        case Label(id):
+            return {"label": id}
         case DType(name):
             return {"dtype": name}
         case Fields(_, fields):
@@ -340,7 +347,7 @@ def to_fixture(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What an oracle sees: arrays and scalars as they are, `new`, `call` and `ref` as small dicts."""
+    """What an oracle sees: values, a label as its number, `new`, `call` and `ref` as small dicts."""
     match value:
         case New(name, args):
             return {"new": name, "args": {k: plain(v) for k, v in args.items()}}
@@ -348,6 +355,8 @@ def plain(value: Any) -> Any:
             return {"call": name, "args": {k: plain(v) for k, v in args.items()}}
         case Ref(id):
             return {"ref": id}
+        case Label(id):
+            return id
         case DType(name):
             return DTYPES[name]
         case list():
@@ -360,13 +369,15 @@ def plain(value: Any) -> Any:
 
 
 def unplain(value: Any) -> Any:
-    """The reverse, for what a draw yields: small dicts become New, Call and Ref."""
+    """The reverse, for what a draw yields: small dicts become New, Call, Ref and Label."""
     if isinstance(value, dict):
         if "new" in value or "call" in value:
             args = {k: unplain(v) for k, v in value.get("args", {}).items()}
             return New(value["new"], args) if "new" in value else Call(value["call"], args)
         if set(value) == {"ref"}:
             return Ref(value["ref"])
+        if set(value) == {"label"}:
+            return Label(value["label"])
         return {k: unplain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(unplain(item) for item in value)

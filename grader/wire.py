@@ -64,6 +64,13 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """The id that the code under test gave where this label was expected; never sent as such."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class DType:
     """A NumPy dtype as a value."""
 

@@ -469,6 +469,21 @@ def test_a_renaming_is_kept_for_the_whole_case() -> None:
     assert compare(Leaf(0, cmp), 3, "state", Labels()) is None  # another case
 
 
+def test_a_new_label_takes_over_an_id_that_was_freed_and_never_one_in_use() -> None:
+    labels, cmp = Labels(), Cmp("labels")
+    assert compare(Leaf(0, cmp), 7, "return", labels) is None
+    assert compare(Leaf(1, cmp), 7, "return", labels) is not None  # both at this moment
+    labels.moment = 1
+    assert compare(Seq((Leaf(2, cmp), Leaf(0, cmp))), [7, 7], "state", labels) is not None
+    labels.moment = 2
+    assert compare(Leaf(2, cmp), 7, "state", labels) is None
+    assert labels.id_of(2) == 7
+    assert labels.id_of(3) is None
+    labels.moment = 3
+    assert compare(Leaf(0, cmp), 7, "state", labels) is not None  # dead
+    assert compare(Leaf(0, cmp), 8, "state", labels) is not None
+
+
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.permutations(range(6)))
 @QUICK
 def test_any_renaming_passes_and_only_a_renaming(ids: list[int], names: list[int]) -> None:

@@ -1112,6 +1112,102 @@ def test_a_script_sees_the_models_last_answer(run: Run) -> None:
     assert run(unit_of(prop(text, PILE.replace("3", "1")), oracle, ITEMS), source)["case"].passed
 
 
+# -- labels: ids that are never graded as numbers ----------------------------------------------------------
+
+POOL = """
+    class Pool:
+        def __init__(self, n):
+            self.free, self.held = list(range(10, 10 + n)), {}
+
+        def take(self, name):
+            self.held[name] = TAKE
+            return self.held[name]
+
+        def give(self, block):
+            name = {v: k for k, v in self.held.items()}[block]
+            del self.held[name]
+            GIVE
+
+        def table(self):
+            return list(self.held.values())
+"""
+LOWEST = POOL.replace("TAKE", "self.free.pop(0)").replace("GIVE", "self.free.insert(0, block)")
+LATEST = POOL.replace("TAKE", "self.free.pop()").replace("GIVE", "self.free.append(block)")
+OLDEST = POOL.replace("TAKE", "self.free.pop(0)").replace("GIVE", "self.free.append(block)")
+TWICE = POOL.replace("TAKE", "self.free[0]").replace("GIVE", "pass")
+TABLE = "observables:\n  table: {do: table}\n"
+
+
+class PoolModel:
+    """A label names one loan."""
+
+    def __init__(self, n: int) -> None:
+        del n
+        self.labels: list[int] = []
+        self.next = 0
+
+    def take(self, name: str) -> dict[str, int]:
+        del name
+        self.labels.append(self.next)
+        self.next += 1
+        return {"labels": self.next - 1}
+
+    def give(self, block: int) -> None:
+        self.labels.remove(block)
+
+    def table(self) -> dict[str, list[int]]:
+        return {"labels": list(self.labels)}
+
+
+def loans(choose: Any, n: int) -> Iterator[dict[str, Any]]:
+    held: list[int] = []
+    for i in range(n):
+        if len(held) == 3 or (held and choose.below(3) == 0):
+            block = held.pop(choose.below(len(held)))
+            yield {"do": "give", "args": {"block": {"label": block}}}
+        else:
+            answer = yield {"do": "take", "args": {"name": str(i)}}
+            held.append(answer["return"]["labels"])
+
+
+LOANS = """{script: {draw: loans, with: {n: 30}}, same_as: oracle.PoolModel, cmp: exact,
+  observables: [table], runs: 5}"""
+
+
+def test_ids_of_a_script_are_compared_as_labels(run: Run) -> None:
+    unit = unit_of(
+        prop(LOANS, "new: Pool, args: {n: 3}, "), SimpleNamespace(PoolModel=PoolModel, loans=loans), TABLE
+    )
+    for source in (LOWEST, LATEST, OLDEST):
+        assert run(unit, source)["case"].passed
+    verdict = run(unit, TWICE)["case"]
+    found = verdict.counterexample
+    assert found is not None
+    assert [step["do"] for step in found["steps"]] == ["take", "take"]
+    assert found["steps"][1]["return"] == {"i64": 1, "cmp": "labels"}
+    assert found["steps"][1]["state"] == {"table": {"tuple": [0, 1], "cmp": "labels"}}
+    replayed = unit_of("- " + strict_yaml.to_flow(found) + "\n", top=TABLE)  # it can be pasted into a file
+    assert run(replayed, TWICE)["case-found"].outcome == "fail"
+    assert run(replayed, OLDEST)["case-found"].passed
+
+
+def test_a_label_in_a_trace_is_the_id_that_was_given(run: Run) -> None:
+    both, rest = ("{table: {tuple: [%d, %d], cmp: labels}}" % pair for pair in ((0, 1), (1, 2)))
+    steps = [
+        "{do: take, args: {name: a}, return: {i64: 0, cmp: labels}}",
+        f"{{do: take, args: {{name: b}}, return: {{i64: 1, cmp: labels}}, state: {both}}}",
+        "{do: give, args: {block: {label: 0}}, state: {table: {tuple: [1], cmp: labels}}}",
+        f"{{do: take, args: {{name: c}}, return: {{i64: 2, cmp: labels}}, state: {rest}}}",
+    ]
+    unit = unit_of(trace(*steps, new="Pool", args="{n: 3}"), top=TABLE)
+    for source in (LOWEST, LATEST, OLDEST):
+        assert run(unit, source)["case"].passed
+    assert run(unit, TWICE)["case"].step == "step 2: take"
+    early = unit_of(trace(steps[2], *steps[:2], new="Pool", args="{n: 3}"), top=TABLE)
+    with pytest.raises(OwnFault, match="label 0 is used before an answer or a state has shown it"):
+        run(early, LOWEST)
+
+
 ROOM = "observables:\n  room: {do: stats, path: [room]}\n"
 
 
