@@ -1192,7 +1192,7 @@ def test_ids_of_a_script_are_compared_as_labels(run: Run) -> None:
 
 
 def test_a_label_in_a_trace_is_the_id_that_was_given(run: Run) -> None:
-    both, rest = ("{table: {tuple: [%d, %d], cmp: labels}}" % pair for pair in ((0, 1), (1, 2)))
+    both, rest = (f"{{table: {{tuple: {ids}, cmp: labels}}}}" for ids in ([0, 1], [1, 2]))
     steps = [
         "{do: take, args: {name: a}, return: {i64: 0, cmp: labels}}",
         f"{{do: take, args: {{name: b}}, return: {{i64: 1, cmp: labels}}, state: {both}}}",
