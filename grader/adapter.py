@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from grader import wire
+from grader.answer import Answer, answer_of
 from grader.errors import UsageError
-from grader.session import OUTPUT_KEPT, SIGNALS, Answer, Bundle, Ended, Session, answer_of, worker_env
+from grader.session import OUTPUT_KEPT, SIGNALS, Bundle, Ended, Session, worker_env
 
 MAX_LINE = wire.MAX_HEADER + wire.MAX_BODY * 4 // 3  # what the frames of the worker allow, in base64
 PIPE_SIZE = 1 << 20

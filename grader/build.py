@@ -24,6 +24,7 @@ from grader.values import INTS, BadValue, decode, decode_args, kind_of, listed, 
 from grader.wire import DTYPES, NAMES
 
 Place = tuple[str | int, ...]
+SEEN = ("id", "call", "on", "new", "needs", "flags", "answer")  # of a case, by its oracle
 
 
 def build(
@@ -178,7 +179,7 @@ def plain_case(case: dict[str, Any], data: Path) -> dict[str, Any]:
     def args(node: Any) -> Any:
         return {name: plain(value) for name, value in decode_args(node, data).items()}
 
-    seen: dict[str, Any] = {k: case[k] for k in ("id", "call", "on", "new", "needs", "flags") if k in case}
+    seen: dict[str, Any] = {k: case[k] for k in SEEN if k in case}
     if "args" in case:
         seen["args"] = args(case["args"])
     if "objects" in case:
@@ -206,6 +207,10 @@ class Splicer:
             self.steps(case["steps"], told.get("steps"), (*at, "steps"))
             return
         expect, place = case["expect"], (*at, "expect")
+        if "answer" in case:
+            for kind, node in expect.items():
+                self.node(node, told.get(kind), (*place, kind))
+            return
         if "accept" in expect:
             self.accepted(expect["accept"], told)
         else:

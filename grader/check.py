@@ -22,6 +22,7 @@ FORMS = {  # the keys of each verb
     "call": COMMON | {"call", "on", "args", "objects", "mutates", "expect", "twin"},
     "trace": COMMON | {"new", "args", "objects", "steps"},
     "property": COMMON | {"call", "on", "args", "objects", "mutates", "property"},
+    "answer": COMMON | {"answer", "expect", "reject"},
     "script": COMMON | {"new", "args", "property"},
 }
 LISTS = ("rule", "flags", "oracle", "kills", "hints", "needs", "mutates")
@@ -94,8 +95,9 @@ class Reader(Values):
             document["oracles"], document.get("observables", {}), document.get("flags", {}),
         )  # fmt: skip
         form = "script" if "script" in raw.get("property", {}) else case.verb
+        a_form = f"an {form}" if form == "answer" else f"a {form}"
         if surplus := [key for key in raw if key not in FORMS[form]]:
-            self.refuse((*at, surplus[0]), f"{surplus[0]!r} does not go with a {form}")
+            self.refuse((*at, surplus[0]), f"{surplus[0]!r} does not go with {a_form}")
         self.named, self.used = set(), set()
         for j, spec in enumerate(raw.get("objects", [])):
             place = (*at, "objects", j)
@@ -196,6 +198,39 @@ class Reader(Values):
     def on(self, raw: dict[str, Any], at: Place) -> None:
         if "on" in raw:
             self.use(raw["on"], (*at, "on"))
+
+    # -- answer -------------------------------------------------------------------------------------
+
+    def _answer(self, case: Case, at: Place) -> None:
+        from grader import solve
+
+        raw, place = case.raw, (*at, "expect")
+        if len(raw["expect"]) != 1 or set(raw["expect"]) - solve.KINDS:
+            self.refuse(place, f"an answer expects one of {', '.join(sorted(solve.KINDS))}")
+        ((kind, expect),) = raw["expect"].items()
+        if expect is None:
+            self.refuse((*place, kind), "no value yet", f"ol author build {self.unit}")
+        if isinstance(expect, dict):
+            self.expected_value(expect, (*place, kind))
+        if kind == "proof" and case.required:
+            self.refuse(at, "a proof is read by the learner alone: level extra")
+        if kind != "proof" and not raw.get("reject"):
+            self.refuse(at, "an answer lists a wrong one", "reject: [{value: .., bug: .., hint: ..}]")
+        if raw["answer"] in {other.raw["answer"] for other in self.cases.values()}:
+            self.refuse((*at, "answer"), f"{raw['answer']!r} is asked twice")
+        try:
+            solve.want(kind, expect)
+        except solve.Unreadable as error:
+            self.refuse((*place, kind), str(error))
+        for j, reject in enumerate(raw.get("reject", [])):
+            spot = (*at, "reject", j, "value")
+            try:
+                right = solve.right(kind, expect, solve.read(kind, expect, reject["value"]))
+            except solve.Unreadable as error:
+                self.refuse(spot, str(error))
+            if right:
+                self.refuse(spot, "this is the right answer")
+            self.hints[solve.topic(case, j + 1)] = [reject["hint"]]
 
     # -- trace --------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from grader.path import Stage
 
 NOT_CASES = {"mutants.yaml", "errors.yaml"}
 SKIPPED = {"__pycache__"}
-READER = "1"  # raise when the parsed form changes
+READER = "2"  # raise when the parsed form changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Case:
 
     @property
     def verb(self) -> str:
-        return "property" if "property" in self.raw else "trace" if "steps" in self.raw else "call"
+        verbs = (("property", "property"), ("steps", "trace"), ("answer", "answer"))
+        return next((verb for key, verb in verbs if key in self.raw), "call")
 
     @property
     def rules(self) -> list[str]:
@@ -48,7 +49,8 @@ class Case:
 
     @property
     def kills(self) -> list[str]:
-        return list(self.raw.get("kills", []))
+        wrong = range(1, len(self.raw.get("reject", [])) + 1)
+        return [*self.raw.get("kills", []), *(f"{self.raw['answer']}-{n}" for n in wrong)]
 
     @property
     def required(self) -> bool:
@@ -104,6 +106,10 @@ class Unit:
         return self._oracle
 
     def mutants(self) -> dict[str, Any]:
+        if self.stage.is_sheet:
+            from grader import solve
+
+            return solve.mistakes(self)
         path = self.dir / "mutants.yaml"
         return dict(read_yaml(path, "mutants", self.root)["mutants"]) if path.exists() else {}
 

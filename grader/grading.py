@@ -90,11 +90,16 @@ class Grader:
         unit = fixtures.load(stage, self.root, self.note)
         cases = self.chosen(unit)
         tree = self.options.tree
-        files = {f: tree.file_of(module_of(f), f) for f in stage.files if f.endswith(".py")}
+        files = {f: tree.file_of(module_of(f), f) for f in stage.files if f.endswith((".py", ".toml"))}
         missing = [name for name, path in files.items() if not path.is_file()]
         reference = Tree(self.root, kind="reference")
         opener: Opener
-        if self.options.adapter:
+        ours: Opener
+        if stage.is_sheet:
+            from grader import solve
+        if stage.is_sheet and not missing:
+            opener, ours = map(solve.opener, (files[stage.files[0]], self.root / stage.files[0]))
+        elif self.options.adapter:
             from grader import adapter
 
             opener = adapter.opener(self.options.adapter)
@@ -107,7 +112,8 @@ class Grader:
                 self.workers.prepare(theirs, stage.unit, SESSIONS)
         from grader import runner
 
-        ours = self.workers.opener(bundle(reference, self.root, map(module_of, stage.files)))
+        if not stage.is_sheet:
+            ours = self.workers.opener(bundle(reference, self.root, map(module_of, stage.files)))
         total, done = len(cases), 0
 
         def tick(_: Any) -> None:
@@ -119,7 +125,7 @@ class Grader:
         try:
             run = runner.Runner(unit, opener, ours).run(cases, self.options.twice, tick)
         finally:
-            if self.options.adapter:
+            if self.options.adapter and not stage.is_sheet:
                 adapter.shutdown(opener)
         report = report_of(unit, cases, run, self.options)
         report["assisted"] = [need.id for need in assisted]
@@ -263,9 +269,9 @@ def case_row(case: Case, verdict: Any) -> dict[str, Any]:
         "about": case.about,
         "rule": case.rules,
         "file": f"{case.file}:{case.line}",
-        "hints": case.raw.get("hints", []),
+        "hints": [*([verdict.topic] if verdict.topic else []), *case.raw.get("hints", [])],
     }
-    for key in ("text", "step", "last_state"):
+    for key in ("text", "step", "last_state", "mistake"):
         if getattr(verdict, key):
             row[key] = getattr(verdict, key)
     if verdict.difference is not None:

@@ -157,10 +157,16 @@ def contents(course: Path, stages: Sequence[Stage]) -> dict[str, bytes]:
 
 
 def stubs(course: Path, stage: Stage) -> dict[str, bytes]:
-    """A unit's files as a learner gets them. Only Python has stubs."""
+    """A unit's files as a learner gets them: Python without bodies, questions without answers."""
     from grader.stub import stub_source
 
     found = {}
+    if stage.is_sheet:
+        from grader import fixtures, solve
+
+        page = f"problems/{stage.unit}.md"
+        found[stage.files[0]] = solve.stub(fixtures.load(stage, course)).encode()
+        found[page] = (course / "practice" / page).read_bytes()
     for file in stage.files:
         if file.endswith(".py"):
             source = (course / file).read_bytes().decode("utf-8")

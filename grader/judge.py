@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.answer import Answer, Raised
 from grader.compare import (
     BITS,
     NAN_EQUAL,
@@ -29,7 +30,6 @@ from grader.compare import (
 )  # fmt: skip
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
-from grader.session import Answer, Raised
 from grader.values import decode_args, show
 from grader.wire import Call, Label, New, Ref
 
@@ -77,6 +77,8 @@ class Verdict:
     files: set[str] = field(default_factory=set)
     policy: str = ""
     counterexample: dict[str, Any] | None = None
+    mistake: str = ""  # the wrong answer of a solve set, in words
+    topic: str = ""  # and its hint
     last_state: str = ""
     error: float | None = None  # the measured distance, in units of the tolerance's own measure
 
@@ -86,6 +88,7 @@ class Verdict:
 
 
 Judge = Generator[Request, Answer, Verdict]
+PLAIN = {int, float, str, bool}
 
 
 class Stop(Exception):
@@ -116,16 +119,17 @@ class Context:
 
     def named(self, value: Any) -> Any:
         """The value with every label as the id that the code under test gave for it."""
-        if isinstance(value, Label):
+        kind = type(value)
+        if kind is Label:
             found = self.labels.id_of(value.id)
             if found is None:
                 what = f"label {value.id} is used before an answer or a state has shown it"
                 raise OwnFault(what, self.case.id, "state it first, with cmp: labels")
             return found
-        if isinstance(value, dict):
+        if kind is dict:
             return {k: self.named(v) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(self.named, value))
+        if kind in (list, tuple) and not set(map(type, value)) <= PLAIN:
+            return kind(map(self.named, value))
         return value
 
     def want(self, node: Any) -> Want:
@@ -158,6 +162,10 @@ def judge(unit: Unit, case: Case, shrinking: bool = True) -> Judge:
             return (yield from judge_call(context, asked))
         if case.verb == "trace":
             return (yield from judge_trace(context))
+        if case.verb == "answer":
+            from grader import solve
+
+            return (yield from solve.judge_answer(context))
         return (yield from properties.judge_property(context))
     except Stop as stop:
         return stop.verdict
@@ -219,7 +227,8 @@ def is_watched(value: Any) -> bool:
 
 def is_data(value: Any) -> bool:
     if isinstance(value, (list, tuple, dict)):
-        return all(map(is_data, value.values() if isinstance(value, dict) else value))
+        items = value.values() if isinstance(value, dict) else value
+        return set(map(type, items)) <= PLAIN or all(map(is_data, items))
     return not isinstance(value, (New, Call, Ref))
 
 
@@ -370,7 +379,7 @@ def judge_call(context: Context, asked: list[Request]) -> Judge:
     if answer.kind == "return":
         check_unchanged(context, args, answer, raw.get("mutates", []), name, 0)
         for arg, node in expect.get("args", {}).items():
-            check_value(context, context.want(node), answer.args.get(arg), f"args.{arg}", name, 0)
+            check_value(context, context.want(node), answer.arg(arg), f"args.{arg}", name, 0)
     for request, (key, look) in zip(asked[1:], expect.get("after", {}).items(), strict=True):
         check_after(context, key, look, name, (yield request))
     return context.verdict("pass", policy=policy)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from grader import solve
 from grader.compare import Attrs, Keys, Leaf, Seq, Want, compare, want_of
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
@@ -34,6 +35,8 @@ def sources(unit: Unit) -> dict[str, str]:
 
 def mutated(unit: Unit, name: str, spec: dict[str, Any]) -> dict[str, str]:
     """A mutant as {module: source}; every `find` must match exactly once."""
+    if "answer" in spec:
+        return {module_of(unit.stage.files[0]): solve.changed(unit, spec["answer"], spec["value"])}
     texts = sources(unit)
     for edit in spec.get("edits") or [spec]:
         file = edit.get("file", unit.stage.files[0])
@@ -54,10 +57,10 @@ def mutated(unit: Unit, name: str, spec: dict[str, Any]) -> dict[str, str]:
 
 
 def equivalents(unit: Unit) -> Iterator[tuple[str, dict[str, str]]]:
-    """Other correct ways to write the unit: NAME.py replaces its first file, NAME/ any of its files."""
+    """Other correct ways to write it: NAME.py (or .toml) replaces the first file, NAME/ any of the files."""
     folder = unit.dir / "equivalents"
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.suffix == ".py":
+        if path.suffix in (".py", ".toml"):
             yield path.stem, {module_of(unit.stage.files[0]): path.read_text()}
         elif path.is_dir() and path.name != "__pycache__":
             yield path.name, {module_of(f"impl/{p.name}"): p.read_text() for p in sorted(path.glob("*.py"))}
@@ -71,6 +74,10 @@ class Bench:
     workers: Workers
 
     def runner(self, replace: dict[str, str] | None = None) -> Runner:
+        if self.unit.stage.is_sheet:
+            file = self.unit.stage.files[0]
+            source = (replace or {}).get(module_of(file))
+            return Runner(self.unit, solve.opener(self.unit.root / file, source), shrinking=False)
         tree = Tree(self.unit.root, kind="reference")
         base = bundle(tree, self.unit.root, [module_of(f) for f in self.unit.stage.files])
         return Runner(
@@ -173,6 +180,8 @@ def _bytes(value: Any) -> str:
 
 def trivial(unit: Unit, bench: Bench) -> dict[str, list[str]]:
     """Per kind of trivial answer, the functions that no case protects from it."""
+    if unit.stage.is_sheet:
+        return trivial_sheets(unit, bench)
     from grader.stub import public_functions, stub_source
 
     stubs = {module_of(f): stub_source(text, unit.stage.id, f) for f, text in sources(unit).items()}
@@ -198,6 +207,17 @@ def trivial(unit: Unit, bench: Bench) -> dict[str, list[str]]:
                 caught.add(name)
             previous[name] = expected_value(want)
         result[kind] = [name for name in names if name not in caught]
+    return result
+
+
+def trivial_sheets(unit: Unit, bench: Bench) -> dict[str, list[str]]:
+    """The same for a solve set: the questions that accept an answer which knows nothing."""
+    module = module_of(unit.stage.files[0])
+    result: dict[str, list[str]] = {}
+    for kind, text in solve.trivial_sheets(unit).items():
+        verdicts = bench.run([c for c in unit.cases if c.required], {module: text}).verdicts
+        odd = ("todo",) if kind == "stub" else ("todo", *KILLS)
+        result[kind] = [name for name, v in verdicts.items() if v.outcome not in odd]
     return result
 
 

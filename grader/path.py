@@ -46,6 +46,11 @@ class Stage:
         return self.kind == "milestone"
 
     @property
+    def is_sheet(self) -> bool:
+        """Whether the unit is a sheet of answers and no code."""
+        return bool(self.files) and self.files[0].endswith(".toml")
+
+    @property
     def is_optional(self) -> bool:
         return self.kind == "side"
 

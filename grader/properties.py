@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from grader import laws
+from grader.answer import Answer
 from grader.compare import EXACT, NAN_EQUAL, Cmp, Difference, Labels, cmp_of, compare, want_value
 from grader.draw import Chooser, Replay, shrink
 from grader.errors import OlError, OwnFault
@@ -32,7 +33,6 @@ from grader.judge import (
     unexpected,
     watched,
 )  # fmt: skip
-from grader.session import Answer
 from grader.values import kind_of, plain, show, to_fixture, unplain
 from grader.wire import Fields, Opaque
 
@@ -174,7 +174,7 @@ def expectation(
             raise OwnFault(f"the reference answered {answer.kind} to {raw['call']}", context.case.id)
         return {"raises": answer.raised.kind}
     # A copy: an oracle that writes into its arguments must not make the learner's look changed.
-    given = {"args": deepcopy(plain(args)), "objects": plain_objects(context)}
+    given = {"args": plain(args), "objects": plain_objects(context)}
     case = {"id": context.case.id, "call": raw["call"], **given}
     expected = ask(context, "expect", context.unit.oracle.expect, case)
     if not isinstance(expected, dict) or not {"return", "raises"} & set(expected):
@@ -199,7 +199,7 @@ def check_laws(context: Context, args: dict[str, Any], answer: Answer) -> None:
     for law in context.case.raw["property"]["holds"]:
         function = function_of(context, law["law"])
         try:
-            broken = function(deepcopy(plain(args)), answer.value, **law.get("with", {}))
+            broken = function(plain(args), answer.value, **law.get("with", {}))
         except Exception as error:  # most likely the answer is of another kind; it fails closed
             broken = f"the law cannot read {kind_of(answer.value)}: {type(error).__name__}: {error}"
         if broken is not None:
@@ -306,7 +306,7 @@ def on_model(context: Context, model: Any, kind: str, name: str, args: dict[str,
 
 def told(args: dict[str, Any]) -> Any:
     """A copy of drawn arguments as a model takes them: a label is its number."""
-    return plain(unplain(deepcopy(args)))
+    return plain(unplain(args))
 
 
 def looked(context: Context, model: Any, look: dict[str, Any]) -> dict[str, Any]:

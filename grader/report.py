@@ -146,6 +146,8 @@ def case_lines(
             f"      rule   {rule}, as above" if rule in told else f"      rule   {rule}: {text}   {where}"
         ]
         told.add(rule)
+    if case.get("mistake"):
+        lines += [f'      looks like   "{case["mistake"]}"']
     if case["id"] in report.get("mistake", {}).get("cases", []):
         lines += [looks_like(report)]
     lines += output_lines(case)

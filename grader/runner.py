@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from grader import FORMAT, wire
+from grader.answer import Answer
 from grader.draw import shuffled
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import SESSION_OUTCOMES, Judge, Request, Verdict, judge, raise_text
-from grader.session import IMPORT_LIMIT_S, Answer, Ended, Opener, Session
+from grader.session import IMPORT_LIMIT_S, Ended, Opener, Session
 
 THREE_DEADLINES = 3
 CALIBRATION_S = (

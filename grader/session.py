@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import length_hint
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grader import FORMAT
 
 if TYPE_CHECKING:
+    from grader.answer import Answer
     from grader.wire import Body
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,35 +60,6 @@ class Bundle:
     aliases: Mapping[str, str] = field(default_factory=dict)
     warm: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()  # modules that are the grader's own copies
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """What was raised, as names and text."""
-
-    kind: str
-    bases: tuple[str, ...]
-    text: str
-    phase: str
-    file: str = ""
-    line: int = 0
-    found: tuple[str, ...] = ()
-
-    def is_a(self, kind: str) -> bool:
-        return kind in self.bases
-
-
-@dataclass(slots=True)
-class Answer:
-    """One answer: exactly one of a value, a raise, `unsupported`, or ok."""
-
-    kind: str  # return | raises | memory | unsupported | ok | observed
-    value: Any = None
-    raised: Raised | None = None
-    args: dict[str, Any] = field(default_factory=dict)
-    file: str | None = None
-    loaded: tuple[str, ...] = ()
-    libm: str | None = None
 
 
 class Ended(Exception):
@@ -282,12 +254,18 @@ class ForkSession:
         self.poll.register(channel, select.POLLIN)
         self.poll.register(output, select.POLLIN)
 
-    @property
+    @cached_property
     def wire(self) -> ModuleType:
         """Imported when the first answer is read: NumPy comes with it."""
         from grader import wire
 
         return wire
+
+    @cached_property
+    def read_answer(self) -> Callable[[dict[str, Any], Any], Answer]:
+        from grader.answer import answer_of
+
+        return answer_of
 
     def greet(self, unit: str) -> None:
         """Send `hello` now; runner.hello() reads the answer."""
@@ -365,7 +343,7 @@ class ForkSession:
             if reply.get("seq") != self.seq:
                 raise self.wire.ProtocolError(f"answer {reply.get('seq')!r:.20} to request {self.seq}")
             self.seq += 1
-            return answer_of(reply, chunks)
+            return self.read_answer(reply, chunks)
         except TimeoutError:
             self.kill()
             raise Ended(
@@ -471,77 +449,6 @@ class ForkSession:
         with contextlib.suppress(OSError):
             self.channel.close()
         self.poll_output()
-
-
-def answer_of(reply: dict[str, Any], chunks: Any = None) -> Answer:
-    """A reply as an Answer; raises ProtocolError unless it carries exactly one kind."""
-    from grader import wire
-
-    kinds = [k for k in ("return", "raises", "memory", "unsupported", "ok", "observed") if k in reply]
-    if len(kinds) != 1:
-        raise wire.ProtocolError(f"an answer with {len(kinds)} of return, raises, unsupported, ok")
-    kind = kinds[0]
-    answer = Answer(kind)
-    for key, value in reply.items():  # in header order, because tensor bodies come in that order
-        if key == "return":
-            answer.value = wire.decode(value, chunks)
-        elif key in ("raises", "memory"):
-            answer.raised = raised_of(value, reply.get("phase", "call"))
-        elif key == "observed":
-            if not isinstance(value, list) or not all(
-                isinstance(v, dict) and "observed" not in v for v in value
-            ):
-                raise wire.ProtocolError("observed is not a list of answers")
-            answer.value = [answer_of(item, chunks) for item in value]
-        elif key == "args":
-            if not isinstance(value, dict):
-                raise wire.ProtocolError("args is not an object")
-            answer.args = args_of(value, chunks)
-        elif key == "unsupported":
-            answer.value = str(value)[:400]
-        elif key == "ok":
-            answer.libm = value.get("libm") if isinstance(value, dict) else None
-    answer.file = reply["file"] if isinstance(reply.get("file"), str) else None
-    loaded = reply.get("loaded")
-    answer.loaded = tuple(x for x in loaded if isinstance(x, str)) if isinstance(loaded, list) else ()
-    return answer
-
-
-def args_of(value: dict[str, Any], chunks: Any) -> dict[str, Any]:
-    """Arguments as they came back; a record that is as it was before the call is decoded once."""
-    from grader import wire
-
-    args: dict[str, Any] = {}
-    bare: set[str] = set()  # those without tensors: equal JSON is equal content
-    for name, item in value.items():
-        first = name.removesuffix(" before")
-        if first != name and first in bare and value[first] == item:
-            args[name] = args[first]
-            continue
-        left = length_hint(chunks or ())
-        args[name] = wire.decode(item, chunks)
-        if length_hint(chunks or ()) == left:
-            bare.add(name)
-    return args
-
-
-def raised_of(about: Any, phase: Any) -> Raised:
-    from grader import wire
-
-    if not isinstance(about, dict) or not isinstance(about.get("class"), str):
-        raise wire.ProtocolError("a raise without a class name")
-    bases = about.get("bases") or []
-    if not isinstance(bases, list) or not all(isinstance(name, str) for name in bases):
-        raise wire.ProtocolError("base-class names that are not a list of text")
-    at = about.get("at")
-    file, line = (
-        (str(at[0]), at[1]) if isinstance(at, list) and len(at) >= 2 and type(at[1]) is int else ("", 0)
-    )
-    found = about.get("found")
-    return Raised(
-        about["class"], (about["class"], *bases), str(about.get("text", ""))[:2000], str(phase), file, line,
-        tuple(str(x) for x in found) if isinstance(found, list) else (),
-    )  # fmt: skip
 
 
 class Workers:

@@ -71,7 +71,7 @@ def check_kind(root: Path, named: str) -> None:
 
 def module_of(file: str) -> str:
     """`impl/kv_cache.py` is module `impl.kv_cache`."""
-    return file.removesuffix(".py").replace("/", ".")
+    return file.rpartition(".")[0].replace("/", ".")
 
 
 def read_source(path: Path) -> str:

@@ -25,6 +25,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 INTS = {name: (int(np.iinfo(d).min), int(np.iinfo(d).max)) for name, d in DTYPES.items() if d.kind in "iu"}
 SAFE = 1 << 53  # from here on a JSON number is not the same integer to every reader
 MAX_AXES = 16
+ATOMS = (int, float, str, bool, type(None))
 TYPED = frozenset([*DTYPES, "bytes", "tuple", "dtype", "new", "call", "ref", "label"])
 FORMS = {  # what may stand beside `shape`
     "bits": {"bits"}, "hex": {"hex"}, "ids": {"ids"},
@@ -49,15 +50,16 @@ def typed_key(node: Any) -> str | None:
 
 def decode(node: Any, data: Path | None = None) -> Any:
     """A fixture's node as a value: Python scalars, lists, arrays, and New, Call, Ref and the like."""
+    if not isinstance(node, dict):
+        return [decode(item, data) for item in node] if isinstance(node, list) else node
     key = typed_key(node)
     if key is None:
-        if isinstance(node, dict):
-            return {k: decode(v, data) for k, v in node.items()}
-        return [decode(item, data) for item in node] if isinstance(node, list) else node
+        return {k: decode(v, data) for k, v in node.items()}
     spec = node[key]
-    extra = set(node) - {key} - COMPARE_KEYS - ({"args"} if key in ("new", "call") else set())
-    if extra and not (key in DTYPES and extra <= {"bits", "hex"}):
-        raise BadValue(f"unknown key {sorted(extra)[0]!r} beside {key!r}")
+    if len(node) > 1:
+        extra = set(node) - {key} - COMPARE_KEYS - ({"args"} if key in ("new", "call") else set())
+        if extra and not (key in DTYPES and extra <= {"bits", "hex"}):
+            raise BadValue(f"unknown key {sorted(extra)[0]!r} beside {key!r}")
     if key in DTYPES:
         if "bits" in node or "hex" in node:  # {f32: [0, 3], bits: ""}: the shape, then the words
             return tensor(key, {"shape": spec, **{k: node[k] for k in ("bits", "hex") if k in node}}, data)
@@ -215,8 +217,10 @@ def _array(items: list[Any], dtype: str) -> Array:
         return np.array(flat, np.bool_).reshape(shape)
     if dtype in INTS:
         return np.array([scalar(dtype, x) for x in flat], DTYPES[dtype]).reshape(shape)
-    plain = all(type(x) is float for x in flat)
+    plain = set(map(type, flat)) <= {float}
     numbers = np.array(flat if plain else [_number(x) for x in flat], np.float64).reshape(shape)
+    if dtype == "f64":
+        return numbers
     with np.errstate(over="ignore"):
         array = numbers.astype(np.float32 if dtype == "bf16" else DTYPES[dtype])
     if np.any(np.isinf(array) & np.isfinite(numbers)):
@@ -244,7 +248,7 @@ def _flatten(items: list[Any]) -> tuple[list[int], list[Any]]:
             raise BadValue("rows of different lengths")
         shape.append(width)
         level = [y for x in level for y in x]
-    if any(type(x) in (list, dict) for x in level):
+    if not {list, dict}.isdisjoint(map(type, level)):
         raise BadValue("rows of different depths")
     return shape, level
 
@@ -347,7 +351,9 @@ def to_fixture(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What an oracle sees: values, a label as its number, `new`, `call` and `ref` as small dicts."""
+    """What an oracle sees, as a copy: a label is its number, `new`, `call` and `ref` are small dicts."""
+    if type(value) in ATOMS:
+        return value
     match value:
         case New(name, args):
             return {"new": name, "args": {k: plain(v) for k, v in args.items()}}
@@ -365,6 +371,8 @@ def plain(value: Any) -> Any:
             return tuple(plain(item) for item in value)
         case dict():
             return {k: plain(v) for k, v in value.items()}
+        case np.ndarray():
+            return value.copy()
     return value
 
 

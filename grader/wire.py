@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -116,6 +117,12 @@ def float_bits(x: float) -> str:
     return struct.pack(">d", x).hex()
 
 
+# A tensor in a header, as encode_tensor() writes it. No text can look like one: its quotes are escaped.
+TENSOR = re.compile(rb'"shape": ?[^{}"]*, ?"raw": ?(-?[0-9]{1,20})')
+_double = struct.Struct(">d").unpack
+SIMPLE = (str, int, bool, type(None))
+
+
 def encode_tensor(array: np.ndarray[Any, Any], put: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
     """`{dtype: {shape, raw | base64}}`; raises KeyError for a dtype outside the list."""
     native = array.dtype.newbyteorder("<") if array.dtype.names is None else array.dtype
@@ -208,16 +215,16 @@ def decode(node: Any, body: Iterator[bytes] | None = None, depth: int = 0) -> An
     """
     if depth > MAX_DEPTH:
         raise ProtocolError(f"a value nested deeper than {MAX_DEPTH}")
-    if node is None or isinstance(node, (bool, int, str)):
+    if type(node) in SIMPLE:
         return node
     if isinstance(node, list):
-        return [decode(item, body, depth + 1) for item in node]
+        return [item if type(item) in SIMPLE else decode(item, body, depth + 1) for item in node]
     if not isinstance(node, dict) or not node:
         raise ProtocolError(f"not a value: {node!r:.80}")
     key = "object" if "object" in node else next(iter(node))  # some languages sort an object's keys
     value = node[key]
     if key == "f64" and isinstance(value, str):
-        return struct.unpack(">d", _hex(value, 8))[0]
+        return _double(_hex(value, 8))[0]
     if key in DTYPES and isinstance(value, dict):
         return _decode_tensor(key, value, body)
     if key == "tuple" and isinstance(value, list):
@@ -312,15 +319,9 @@ def sizes(prefix: bytes, max_body: int = MAX_BODY) -> tuple[int, int]:
 
 def unpack(text: bytes, raw: bytes) -> tuple[dict[str, Any], Iterator[bytes]]:
     """A frame's message and its tensor bodies in header order, every byte accounted for."""
-    lengths: list[int] = []
-
-    def note(item: dict[str, Any]) -> dict[str, Any]:
-        if type(n := item.get("raw")) is int and "shape" in item:
-            lengths.append(n)
-        return item
-
+    lengths = map(int, TENSOR.findall(text)) if raw else ()
     try:
-        message = json.loads(text.decode(), object_hook=note if raw else None)
+        message = json.loads(text.decode())
     except (ValueError, RecursionError):
         raise ProtocolError("a header that is not JSON") from None
     if not isinstance(message, dict):

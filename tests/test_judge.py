@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from grader import check, fixtures, strict_yaml, tree
+from grader.answer import Answer, Raised
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import Request, Verdict, judge
 from grader.path import read_path
 from grader.runner import Runner
-from grader.session import Answer, Raised, Workers
+from grader.session import Workers
 
 TOY = Path(__file__).resolve().parent / "toy"
 STAGE = read_path(TOY / "path.tsv")[0]

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from grader import FORMAT, adapter, runner, schema, session, tree, wire
-from grader.session import Answer, answer_of
+from grader import answer as answer_module
+from grader.answer import Answer, answer_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAIN = ROOT / "practice" / "adapters" / "plain_python" / "adapter.py"
@@ -288,7 +289,7 @@ def test_worker_and_adapter_answer_a_script_alike(
             replies.append(reply)
         return answer_of(reply, chunks)
 
-    monkeypatch.setattr(session, "answer_of", recorded)
+    monkeypatch.setattr(answer_module, "answer_of", recorded)
     monkeypatch.setattr(adapter, "answer_of", recorded)
     assert runner.hello(talk, "sampling") is None
     for message, kind, want in SCRIPT:
@@ -298,8 +299,8 @@ def test_worker_and_adapter_answer_a_script_alike(
             assert same(seen(answer), want), (message, answer)
         if message.get("back"):
             assert same(answer.args["logits"], LOGITS)
-            assert answer.args["p"] == answer.args["p before"]
-            assert answer.args["p"].fields["top_k"] == 2
+            assert answer.arg("p") == answer.arg("p before")
+            assert answer.arg("p").fields["top_k"] == 2
     talk.close()
     assert len(replies) == len(SCRIPT) + 2  # hello, and bye or the last reset
     assert [fault(reply) for reply in replies if fault(reply)] == []

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grader import wire
-from grader.session import answer_of
+from grader.answer import answer_of
 from grader.wire import (
     BF16,
     DTYPES,
