@@ -184,6 +184,17 @@ def verbs() -> Any:
 
         return verb.restore(name, as_json)
 
+    @ol.command()
+    @click.argument("names", metavar="[ID]...", nargs=-1, shell_complete=ids)
+    @click.option("--rounds", type=click.IntRange(7, 200), default=15, show_default=True, help="Of A B B A.")
+    @tree_option
+    @json_option
+    def bench(names: tuple[str, ...], rounds: int, impl: str | None, as_json: bool) -> int:
+        """Time units beside their baselines, as ratios."""
+        from grader import bench as verb
+
+        return verb.bench(names, rounds, impl, as_json)
+
     @ol.command(context_settings={"ignore_unknown_options": True})
     @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED)
     def selftest(pytest_args: tuple[str, ...]) -> int:

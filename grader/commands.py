@@ -146,7 +146,10 @@ def follow_up(place: Place, stages: Sequence[Stage], grader: Grader, reports: li
         if unit.get("fix"):
             return console.typed(unit["fix"])
         if unit["outcome"] == "todo":
-            file = find(stages, unit["id"]).files[0]
+            stage = find(stages, unit["id"])
+            file = stage.files[0]
+            if stage.is_sheet:
+                return f"answer problems/{stage.unit}.md in {file}, then {name} check {stage.id}"
             return f"write {file} ({name} spec {unit['id']} says what), then {name} check {unit['id']}"
         if unit["outcome"] == "not built":
             return f"{name} learn"

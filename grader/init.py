@@ -97,10 +97,10 @@ def init(folder: str, as_json: bool) -> int:
         return PASSED
     print(f"made  {target}")
     for stage in units:
-        print(f"      {', '.join(stage.files):22} {stage.id:8} {stage.title}")
+        print(f"      {', '.join(stage.files):24} {stage.id:8} {stage.title.partition(':')[0]}")
     if given_files(files):
-        print(f"      {'given, not graded':22} {', '.join(given_files(files))}")
-    print(f"      {'./ol':22} starts this grader; progress is kept in .ol/")
+        print(f"      {'given, not graded':24} {', '.join(given_files(files))}")
+    print(f"      {'./ol':24} starts this grader; progress is kept in .ol/")
     print("next  " + "\n      ".join(steps))
     return PASSED
 

@@ -198,6 +198,8 @@ def summary(report: dict[str, Any], next_hint: str) -> str:
         if n
         else report.get("text", "")
     )
+    if own := sum(case.get("policy") == "self-checked" for case in report["cases"]):
+        what += f", {own} self-checked"
     if outcome == "todo":
         what = f"not written yet: {report['counts'].get('todo', 0)} of {cases}"
     time = (

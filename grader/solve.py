@@ -28,6 +28,7 @@ MOST_BRACKETS = 20
 MOST_EXPONENT = 4096
 MOST_BITS = 20_000  # of a numerator or denominator
 MOST_SHEET = 1 << 20  # bytes of the file
+SELF_CHECKED = "self-checked"  # how a proof that its author approves of is shown
 KINDS = {"number", "set", "choice", "proof"}
 TOKEN = re.compile(r"\s*(?:([0-9]+)|(\*\*|[-+*/^()]))")
 DECIMAL = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d{1,4})?")
@@ -235,7 +236,7 @@ def judge_answer(context: Context) -> Generator[Request, Answer, Verdict]:
     if kind == "proof" and set(got) == set(expect) and not all(got.values()):
         raise context.stop("todo", "not every line of the rubric is true yet", step=name)
     if right(kind, expect, got):
-        return context.verdict("pass")
+        return context.verdict("pass", policy=SELF_CHECKED if kind == "proof" else "")
     due = "the lines " + ", ".join(expect) if kind == "proof" else "another answer"
     difference, evidence = Difference("", due, show(got)), Evidence(0, "return", got, want(kind, expect))
     for number, reject in enumerate(case.raw.get("reject", []), 1):

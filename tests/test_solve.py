@@ -150,6 +150,7 @@ def test_right_answers_pass_in_any_spelling(tmp_path: Path) -> None:
     for text in (RIGHT, RIGHT.replace('"3/8"', '"6*2^-4"'), RIGHT.replace("1.41421356", '"1.414214"')):
         assert {v.outcome for v in graded(unit, text).values()} == {"pass"}
     assert graded(unit, RIGHT.replace('"b"', '" B "'))["which"].passed
+    assert graded(unit, RIGHT)["proof"].policy == "self-checked"
     assert graded(unit, "\ufeff".encode() + RIGHT.encode())["eighths"].passed
 
 
