@@ -319,7 +319,9 @@ class Splicer:
         elif isinstance(literal, dict):
             self.shaped(literal, array, (*at, key))
         elif key not in INTS or not says(key, literal, array):
-            self.put((*at, key), listed(array), literal)
+            empty = array.size == 0 and array.ndim > 1  # whose lists would not say its shape
+            said = {"shape": list(array.shape), "bits": ""} if empty else listed(array)
+            self.put((*at, key), said, literal)
 
     def shaped(self, literal: dict[str, Any], array: Any, at: Place) -> None:
         """`{shape, ids | bits | hex}` keeps its form; `gen` and `file` are only compared."""

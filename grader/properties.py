@@ -257,7 +257,7 @@ def run_script(context: Context, choose: Any) -> Attempt:
     model = ask(context, name, function_of(context, name), **model_args)
     yield Request({"reset": True}, context.limit_s)
     yield from construct(context, "it", raw["new"], raw.get("args", {}))
-    steps: list[dict[str, Any]] = []
+    done: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []  # step, answer, state
     cmp = cmp_of(prop) if "cmp" in prop else EXACT
     draw = ask(context, spec["draw"], function_of(context, spec["draw"]), choose, **spec.get("with", {}))
     try:
@@ -265,8 +265,9 @@ def run_script(context: Context, choose: Any) -> Attempt:
         while step is not None:
             args = step.get("args", {})
             expected = on_model(context, model, "do", step["do"], args)
-            steps.append({"do": step["do"], "args": to_fixture(args)} | as_stated(expected, prop))
-            index, label = len(steps) - 1, f"step {len(steps)}: {step['do']}"
+            state: dict[str, Any] = {}
+            done.append((dict(step), expected, state))
+            index, label = len(done) - 1, f"step {len(done)}: {step['do']}"
             context.labels.moment = index
             sent = {k: context.named(unplain(v)) for k, v in args.items()}
             message = {**message_of("do", step["do"], sent, "it"), "back": watched(sent)}
@@ -279,9 +280,8 @@ def run_script(context: Context, choose: Any) -> Attempt:
                 seen = yield Request({"observe": [observable(context, n) for n in looks]}, context.limit_s)
                 if seen.kind != "observed" or len(seen.value) != len(looks):
                     raise unexpected(context, seen, label, index)
-                wants = {n: looked(context, model, look) for n, look in looks.items()}
-                steps[-1]["state"] = {n: stated(w, prop) for n, w in wants.items()}
-                for (n, want), got in zip(wants.items(), seen.value, strict=True):
+                state |= {n: looked(context, model, look) for n, look in looks.items()}
+                for (n, want), got in zip(state.items(), seen.value, strict=True):
                     judge_like(context, want, got, cmp, f"state {n}", label, index)
             try:
                 step = draw.send(expected)
@@ -289,8 +289,17 @@ def run_script(context: Context, choose: Any) -> Attempt:
                 step = None
     except Stop as stop:
         shown = kept(raw, "rule", "oracle", "new", "args")
+        steps = [step_of(*taken, prop) for taken in done]
         return stop.verdict, {"id": f"{context.case.id}-found", **shown, "steps": steps}
     return None
+
+
+def step_of(
+    step: dict[str, Any], expected: dict[str, Any], state: dict[str, Any], prop: dict[str, Any]
+) -> dict[str, Any]:
+    """A step of a script in the form that a fixture writes it."""
+    head = {"do": step["do"], "args": to_fixture(step.get("args", {}))} | as_stated(expected, prop)
+    return head | ({"state": {n: stated(w, prop) for n, w in state.items()}} if state else {})
 
 
 def on_model(context: Context, model: Any, kind: str, name: str, args: dict[str, Any]) -> dict[str, Any]:

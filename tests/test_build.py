@@ -188,6 +188,7 @@ FILLED = [
     ("{a: 1, b: 2}", "{attrs: {a: 2}}", "{attrs: {a: 1}}"),
     ("{bytes: 00ff}", "null", "{bytes: 00ff}"),
     ("{f32: [[], []]}", "{f32: null, bits: null, cmp: bits}", '{f32: [2, 0], bits: "", cmp: bits}'),
+    ("{f32: [[], []]}", "{f32: null, cmp: bits}", '{f32: {shape: [2, 0], bits: ""}, cmp: bits}'),
     (
         "{f32: [0.5]}",
         "{f32: {shape: null, bits: null}, cmp: bits}",
