@@ -7,6 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Pair = tuple[Any, Any]
+M64 = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
 
 def append(items: list[Any], item: Any) -> None:
     """Put an item at the end of a list: shows whether two objects share it."""
@@ -16,6 +23,18 @@ def append(items: list[Any], item: Any) -> None:
 def overwrite(array: Any, value: float) -> None:
     """Set every element of a tensor: shows whether two results share memory."""
     array[...] = value
+
+
+def given(value: Any) -> Any:
+    """Hand back the very object that came in: what a case does to it later, it does to the caller's own."""
+    return value
+
+
+class Bag:
+    """An object with the given attributes and nothing else."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
 
 
 class ScriptedUniforms:
@@ -34,3 +53,258 @@ class ScriptedUniforms:
     def drawn(self) -> int:
         """How many uniforms were consumed."""
         return self.used
+
+
+# -- text -------------------------------------------------------------------------------------------------
+
+
+class Pieces:
+    """A callback for text: keeps what it is called with in `pieces`."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+
+    def __call__(self, text: str) -> None:
+        self.pieces.append(text)
+
+
+class ByteVocabulary:
+    """A tokenizer whose tokens are byte strings: the 256 single bytes, id = byte, then the `extra` ones.
+
+    `encode` takes the longest token at every place. `decode` joins the bytes and decodes them once.
+    """
+
+    def __init__(self, extra: list[bytes | str] | None = None) -> None:
+        more = [token.encode() if isinstance(token, str) else bytes(token) for token in extra or []]
+        self.vocab = [bytes([value]) for value in range(256)] + more
+        self.special: dict[str, int] = {}
+        self._ids = {token: i for i, token in reversed(list(enumerate(self.vocab))) if token}
+        self._longest = max(map(len, self._ids))
+
+    def encode(self, text: str) -> list[int]:
+        raw, ids, at = text.encode(), [], 0
+        while at < len(raw):
+            size = next(n for n in range(self._longest, 0, -1) if raw[at : at + n] in self._ids)
+            token = raw[at : at + size]
+            ids.append(self._ids[token])
+            at += len(token)  # at the end a slice is shorter than asked
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        return b"".join(self.vocab[i] for i in ids).decode("utf-8", "replace")
+
+
+class WordPieces:
+    """A tokenizer of the SentencePiece kind: U+2581 stands for a space, the text's first one is dropped.
+
+    A piece such as <0xE4> is one byte; neighbouring bytes are decoded together, errors replaced.
+    """
+
+    def __init__(self, pieces: list[str]) -> None:
+        self.pieces = list(pieces)
+        self.vocab = [raw_of(piece) for piece in self.pieces]
+
+    def encode(self, text: str) -> list[int]:
+        left, ids = "\u2581" + text.replace(" ", "\u2581") if text else "", []
+        while left:
+            best = max((p for p in self.pieces if p and left.startswith(p)), key=len)
+            ids.append(self.pieces.index(best))
+            left = left[len(best) :]
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        text = b"".join(self.vocab[i] for i in ids).decode("utf-8", "replace")
+        return text[1:] if text.startswith(" ") else text
+
+
+def raw_of(piece: str) -> bytes:
+    """The bytes that a piece stands for."""
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace("\u2581", " ").encode()
+
+
+def streamed(decoder: Any, streams: list[list[int]]) -> list[list[str]]:
+    """For every list of ids what each `push` gave, then what `flush` gave; all through one decoder."""
+    return [[*(decoder.push(i) for i in ids), decoder.flush()] for ids in streams]
+
+
+# -- models -----------------------------------------------------------------------------------------------
+
+
+def mix64(z: int) -> int:
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & M64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & M64
+    return z ^ (z >> 31)
+
+
+class Model:
+    """What the models below share: sizes, a log of calls, and a memory that is only the cache.
+
+    Every layer stores a token's id and position in its keys and values and reads the whole context back from
+    them, so a cache that loses, moves or mixes positions changes the logits. A row whose context does not
+    hold together gets the logits of `lost`.
+
+        calls    [ids, positions] of every forward pass
+        memory   nbytes() of the cache of every pass, None where it has none
+        sizes    own | config | cfg: where the four sizes are attributes
+        boxed    whether logits come as the `data` of an object
+    """
+
+    def __init__(self, vocab: int, n_layers: int = 2, n_kv_heads: int = 2, d_head: int = 4, max_len: int = 64,
+                 sizes: str = "own", boxed: bool = False) -> None:  # fmt: skip
+        self.size, self.layers, self.heads, self.width = vocab, n_layers, n_kv_heads, d_head
+        self.boxed = boxed
+        self.calls: list[list[list[int]]] = []
+        self.memory: list[int | None] = []
+        own = {"n_layers": n_layers, "n_kv_heads": n_kv_heads, "d_head": d_head, "max_len": max_len}
+        if sizes == "own":
+            self.__dict__.update(own)
+        else:
+            names = ("num_hidden_layers", "num_key_value_heads", "head_dim", "max_position_embeddings")
+            setattr(self, sizes, Bag(**dict(zip(names, own.values(), strict=True))))
+
+    def forward(self, ids: Any, positions: Any = None, cache: Any = None) -> Any:
+        """Logits f32[1, T, V] of ids [1, T]."""
+        tokens = np.asarray(ids)
+        if tokens.ndim != 2 or tokens.shape[0] != 1 or tokens.dtype.kind not in "iu":
+            raise TypeError(f"forward takes integer ids [1, T], not {tokens.dtype}{list(tokens.shape)}")
+        T = tokens.shape[1]
+        if positions is None:
+            positions = np.arange(T) if cache is None else cache.positions(T)
+        at = np.asarray(positions).reshape(-1)
+        if len(at) != T:
+            raise TypeError(f"{len(at)} positions for {T} ids")
+        self.calls.append([tokens[0].tolist(), at.tolist()])
+        self.memory.append(cache.nbytes() if hasattr(cache, "nbytes") else None)
+        mask = np.tril(np.ones((T, T), bool)) if cache is None else np.asarray(cache.mask(T))
+        logits = self.logits(tokens[0], at, cache, mask)[None]
+        return Bag(data=logits) if self.boxed else logits
+
+    def logits(self, ids: Array, at: Array, cache: Any, mask: Array) -> Array:
+        seen: list[list[Pair]] = []
+        for layer in range(self.layers):
+            k, v = self.entries(ids, at, layer)
+            if cache is not None:
+                k, v = (np.asarray(stored) for stored in cache.update(layer, k, v))
+            pairs = [(int(i), int(p)) for i, p in k[0, 0, :, :2]]
+            again = self.entries(np.array([i for i, _ in pairs]), np.array([p for _, p in pairs]), layer)
+            whole = all(np.array_equal(x, y) for x, y in zip(again, (k, v), strict=True))
+            seen.append(pairs if whole else [])
+        same = all(pairs == seen[0] for pairs in seen) and mask.shape == (len(ids), len(seen[0]))
+        rows = []
+        for row in mask if same else np.zeros((len(ids), 0), bool):
+            pairs = [pair for pair, visible in zip(seen[0], row, strict=False) if visible]
+            kept = [p for _, p in pairs] == list(range(len(pairs))) and len(pairs) > 0
+            rows.append(self.row([i for i, _ in pairs]) if kept else self.lost())
+        return np.array(rows, np.float32)
+
+    def entries(self, ids: Array, at: Array, layer: int) -> Pair:
+        """Keys and values f32[1, heads, T, width]: small integers, exact in every float dtype."""
+        k = np.zeros((1, self.heads, len(ids), self.width), np.float32)
+        v = np.zeros_like(k)
+        for head in range(self.heads):
+            k[0, head, :, 0], k[0, head, :, 1] = ids, at
+            v[0, head, :, 0], v[0, head, :, 1] = at + layer, ids - head
+        return k, v
+
+    def row(self, context: list[int]) -> list[float]:
+        """The logits behind a context whose positions are 0, 1, 2, ..: a subclass's business."""
+        raise NotImplementedError
+
+    def lost(self) -> list[float]:
+        return [0.0] * (self.size - 1) + [8.0]
+
+
+class ScriptedModel(Model):
+    """Says the ids of `script` one after another behind any `start` ids of prompt, then `rest`.
+
+    The id it means has logit 8, every other 0. It is lost when what it said is not what it was fed.
+    """
+
+    def __init__(self, script: list[int], start: int, vocab: int = 256, rest: int = 0, **sizes: Any) -> None:
+        super().__init__(vocab, **sizes)
+        self.script, self.start, self.rest = list(script), start, rest
+
+    def row(self, context: list[int]) -> list[float]:
+        said = context[self.start :]
+        if said != (self.script + [self.rest] * len(said))[: len(said)]:
+            return self.lost()
+        told = len(context) - self.start
+        meant = self.script[told] if 0 <= told < len(self.script) else self.rest
+        return [8.0 if i == meant else 0.0 for i in range(self.size)]
+
+
+class HashedModel(Model):
+    """Logits in [-scale, scale) that depend on the whole context; exact in float32 for a power of two."""
+
+    def __init__(self, vocab: int = 256, scale: float = 4.0, **sizes: Any) -> None:
+        super().__init__(vocab, **sizes)
+        self.scale = scale
+
+    def row(self, context: list[int]) -> list[float]:
+        state = 0
+        for token in context:
+            state = mix64((state ^ token + 1) * GOLDEN & M64)
+        words = [mix64(state + (i + 1) * GOLDEN & M64) >> 40 for i in range(self.size)]
+        return [(word - (1 << 23)) * 2.0**-23 * self.scale for word in words]
+
+
+class AttentionModel(Model):
+    """A small transformer in float32: two query heads over one head of keys and values, fixed weights.
+
+    No norm and no MLP: x += softmax(q k / sqrt(E)) v w_o in every layer, positions are added to the input.
+    """
+
+    def __init__(self, vocab: int = 16, n_layers: int = 2, d_head: int = 4, max_len: int = 64) -> None:
+        super().__init__(vocab, n_layers, 1, d_head, max_len)
+        self.drawn = 0
+        D = 2 * d_head
+        self.embedding, self.place = self.weights(vocab, D), self.weights(max_len, D)
+        self.head = self.weights(vocab, D)
+        self.wq, self.wk, self.wv, self.wo = (
+            [self.weights(D, columns) for _ in range(n_layers)] for columns in (D, d_head, d_head, D)
+        )
+
+    def weights(self, rows: int, columns: int) -> Array:
+        """The next rows * columns numbers in [-1, 1) of one fixed stream."""
+        first, self.drawn = self.drawn + 1, self.drawn + rows * columns
+        words = [mix64(i * GOLDEN & M64) >> 40 for i in range(first, self.drawn + 1)]
+        return ((np.array(words, np.float32) - 2**23) * np.float32(2.0**-23)).reshape(rows, columns)
+
+    def logits(self, ids: Array, at: Array, cache: Any, mask: Array) -> Array:
+        T, E = len(ids), self.width
+        x = self.embedding[ids] + self.place[at]
+        for layer in range(self.layers):
+            q = (x @ self.wq[layer]).reshape(T, 2, E).transpose(1, 0, 2)
+            k, v = ((x @ w[layer])[None, None] for w in (self.wk, self.wv))
+            if cache is not None:
+                k, v = cache.update(layer, k, v)
+            scores = np.where(mask, q @ k[0, 0].T / np.float32(np.sqrt(E)), np.float32(-np.inf))
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            heads = weights / weights.sum(-1, keepdims=True) @ v[0, 0]
+            x = x + heads.transpose(1, 0, 2).reshape(T, 2 * E) @ self.wo[layer]
+        return np.asarray(x @ self.head.T)
+
+
+class ListCache:
+    """A cache that is not the unit's, with the four methods that a model and a loop need and no others."""
+
+    def __init__(self, n_layers: int) -> None:
+        self.chunks: list[list[Pair]] = [[] for _ in range(n_layers)]
+
+    def update(self, layer: int, k_new: Array, v_new: Array) -> Pair:
+        self.chunks[layer].append((np.array(k_new, np.float32), np.array(v_new, np.float32)))
+        k, v = (np.concatenate(parts, axis=2) for parts in zip(*self.chunks[layer], strict=True))
+        return k, v
+
+    def seq_len(self, layer: int | None = None) -> int:
+        counts = [sum(int(k.shape[2]) for k, _ in chunks) for chunks in self.chunks]
+        return min(counts) if layer is None else counts[layer]
+
+    def positions(self, t_new: int) -> Array:
+        return np.arange(self.seq_len(), self.seq_len() + t_new)
+
+    def mask(self, t_new: int) -> Array:
+        seen = np.arange(self.seq_len() + t_new)
+        return seen <= self.seq_len() + np.arange(t_new)[:, None]
