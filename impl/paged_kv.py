@@ -168,20 +168,25 @@ class PagedKVCache:
         if need > len(self._free):  # R23: counted before anything is changed
             raise OutOfBlocks(f"{need} blocks are needed, {len(self._free)} are free")
         for i in shared:
-            old, table[i] = table[i], self._take()
+            old, (table[i],) = table[i], self._take(1)
             slab[table[i]] = slab[old]  # R20: K and V of every layer
             holders[old] -= 1  # R20
-        for _ in range(n_new):
-            table.append(self._take())
+        table += self._take(n_new)
         if P - first == 1:  # a step of decoding: the same as below, without cutting k and v
             slot = start % B
             slab[table[first], layer, 0, :, slot : slot + T] = k
             slab[table[first], layer, 1, :, slot : slot + T] = v
         else:
-            for i in range(first, P):
+            whole = range(-(-start // B), stop // B)  # the blocks that this chunk fills from end to end
+            for i in [i for i in (first, P - 1) if i not in whole]:
                 a, b = max(start, i * B), min(stop, i * B + B)  # R12: positions [a, b) are in block table[i]
                 slab[table[i], layer, 0, :, a - i * B : b - i * B] = k[:, a - start : b - start]
                 slab[table[i], layer, 1, :, a - i * B : b - i * B] = v[:, a - start : b - start]
+            if whole:  # all of them with one assignment each for K and V
+                ids, (K, E) = table[whole.start : whole.stop], self._row
+                rows = slice(whole.start * B - start, whole.stop * B - start)
+                slab[ids, layer, 0] = k[:, rows].reshape(K, len(ids), B, E).swapaxes(0, 1)
+                slab[ids, layer, 1] = v[:, rows].reshape(K, len(ids), B, E).swapaxes(0, 1)
         sequence.lengths[layer] = stop  # R13
 
     def block_table(self, seq_id: Hashable) -> I32:
@@ -359,11 +364,14 @@ class PagedKVCache:
             raise ValueError("k and v must have at least one position")
         return shape[1]
 
-    def _take(self) -> int:
-        """Take a free block, which has one holder then (R32: whatever is in it)."""
-        block = self._free.pop()
-        self._holders[block] = 1
-        return block
+    def _take(self, n: int) -> list[int]:
+        """Take n free blocks, which have one holder then (R32: whatever is in them)."""
+        kept = len(self._free) - n
+        taken = self._free[kept:][::-1]  # from the top of the stack
+        del self._free[kept:]
+        for block in taken:
+            self._holders[block] = 1
+        return taken
 
 
 def _to_half(k: Rows, v: Rows) -> tuple[F16, F16]:
