@@ -1,30 +1,32 @@
-"""Which known mistake a wrong output looks like: the unit's mutants answer the failing cases too.
+"""Which known mistake a wrong output looks like: the unit's mutants answer the same cases.
 
-A mutant matches where it gives the same kind of answer at the same step, equal under the case's own
-comparator. One that fails cases the learner passes is contradicted: it is named only if it explains every
-failing case, since the same mistake can be made more thoroughly. When nothing matches, nothing is said.
+A mutant agrees on a case where it gives the same kind of answer at the same step, equal under the case's own
+comparator. It is named when more than half of what either gets wrong, both get wrong in the same way: so a
+mistake that is much wider or much narrower than the learner's is not. When none is, nothing is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from grader.compare import NAN_EQUAL, Attrs, Keys, Leaf, Seq, Want, compare, want_value
-from grader.fixtures import Unit
+from grader.fixtures import Case, Unit
 from grader.judge import Evidence, Verdict
 from grader.mutants import KILLS, Bench, mutated
 from grader.session import Workers
 
-MOST_CASES = 8
+Item = TypeVar("Item")
+FIRST_LOOK = 8  # failing cases that every mutant answers
+SECOND_LOOK = 32  # failing cases, and as many passing ones, that a candidate answers
 MOST_CANDIDATES = 6
-LEAST_SHARE = 0.5  # a mistake that explains fewer of the failing cases is not named
+LEAST_OVERLAP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The mistake whose outputs match best."""
+    """The mistake whose outputs match best, and the failing cases that were compared."""
 
     mutant: str
     bug: str
@@ -40,34 +42,43 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> D
     if not specs or not failing:
         return None
     bench = Bench(unit, workers)
-    cases = [case for case in unit.cases if case.id in failing]
     passing = [c for c in unit.cases if c.id in verdicts and verdicts[c.id].passed and not c.heavy]
+    first, second = spread(list(failing), FIRST_LOOK), spread(list(failing), SECOND_LOOK)
+    control = spread(passing, SECOND_LOOK)
 
-    def contradictions(name: str) -> int:
-        answers = bench.run(passing, mutated(unit, name, specs[name])).verdicts
-        return sum(v.outcome in KILLS for v in answers.values())
+    def agreeing(name: str, ids: Sequence[str], others: Sequence[Case] = ()) -> tuple[list[str], float]:
+        """The failing cases that the mutant explains, and the share of passing ones that it fails."""
+        cases = [case for case in unit.cases if case.id in ids]
+        answers = bench.run([*cases, *others], mutated(unit, name, specs[name])).verdicts
+        against = sum(answers[case.id].outcome in KILLS for case in others)
+        return [c for c in ids if agrees(failing[c], answers[c])], against / max(1, len(others))
 
-    def named(name: str) -> Diagnosis:
-        spec = specs[name]
-        return Diagnosis(name, spec["bug"], spec["rule"], spec.get("hint", ""), matched[name], len(failing))
+    found = {name: len(agreeing(name, first)[0]) for name in specs}
+    # Of mistakes that explain as much, the one that a failing case was written for comes first.
+    claimed = {name: sum(name in case.kills for case in unit.cases if case.id in failing) for name in specs}
+    order = sorted((n for n in found if found[n]), key=lambda n: (found[n], claimed[n]), reverse=True)
+    best: tuple[float, Diagnosis] | None = None
+    for name in order[:MOST_CANDIDATES]:
+        same, against = agreeing(name, second, control)
+        # What both get wrong in the same way, as a share of what either gets wrong.
+        overlap = len(failing) * len(same) / len(second) / (len(failing) + against * len(passing))
+        if overlap > (best[0] if best else LEAST_OVERLAP):
+            spec = specs[name]
+            what = (name, spec["bug"], spec["rule"], spec.get("hint", ""))
+            best = overlap, Diagnosis(*what, tuple(same), len(second))
+            if overlap == 1.0:
+                break
+    return best[1] if best else None
 
-    matched: dict[str, tuple[str, ...]] = {}
-    against: dict[str, int] = {}
-    # Mistakes that a failing case was written for come first: one that explains all of them ends the search.
-    for name in sorted(specs, key=lambda name: -sum(name in case.kills for case in cases)):
-        answers = bench.run(cases, mutated(unit, name, specs[name])).verdicts
-        matched[name] = tuple(c for c, evidence in failing.items() if agrees(evidence, answers[c]))
-        if len(matched[name]) == len(failing):
-            against[name] = contradictions(name)
-            if not against[name]:
-                return named(name)
-    enough = [name for name in matched if len(matched[name]) >= max(1.0, LEAST_SHARE * len(failing))]
-    for name in sorted(enough, key=lambda name: -len(matched[name]))[:MOST_CANDIDATES]:
-        if name not in against and not contradictions(name):
-            return named(name)
-    if against and len(failing) > 1:
-        return named(min(against, key=lambda name: against[name]))
-    return None
+
+def spread(items: Sequence[Item], most: int) -> list[Item]:
+    """At most so many of them, evenly spaced.
+
+    >>> spread(range(10), 3)
+    [0, 3, 6]
+    """
+    n = min(most, len(items))
+    return [items[i * len(items) // n] for i in range(n)]
 
 
 def evidence_of(unit: Unit, verdicts: Mapping[str, Verdict]) -> dict[str, Evidence]:
@@ -77,8 +88,6 @@ def evidence_of(unit: Unit, verdicts: Mapping[str, Verdict]) -> dict[str, Eviden
         verdict = verdicts.get(case.id)
         if verdict is not None and verdict.evidence is not None and verdict.outcome in ("fail", "raised"):
             found[case.id] = verdict.evidence
-            if len(found) == MOST_CASES:
-                break
     return found
 
 

@@ -448,7 +448,9 @@ class ForkSession:
                 os.kill(self.pid, signal.SIGKILL)  # a child that has not called setsid yet
         with contextlib.suppress(OSError):
             self.channel.close()
-        self.poll_output()
+        self.poll_output()  # a pipe holds no more than one read takes
+        os.close(self.output_fd)
+        self.output_fd = -1  # not the number of somebody else's file
 
 
 class Workers:

@@ -313,6 +313,18 @@ def children_of(pid: int) -> set[str]:
     return set(listing.read_text().split()) if listing.exists() else set()
 
 
+def test_no_descriptor_is_left(workers: Workers, unit: fixtures.Unit) -> None:
+    """A diagnosis opens hundreds of sessions, and a process may have a thousand files open."""
+    table = Path("/dev/fd")
+    if not table.is_dir():
+        pytest.skip("no list of open files here")
+    run(workers, unit, HONEST)
+    before = len(list(table.iterdir()))
+    for source in (HONEST, total("import os; os._exit(0)"), total("while True: pass"), HONEST):
+        run(workers, unit, source, limit_s=0.3)
+    assert len(list(table.iterdir())) <= before
+
+
 def test_what_level_1_does_not_contain_is_said() -> None:
     from grader.report import document
 
