@@ -16,6 +16,7 @@ from grader.fixtures import Case, Unit
 from grader.judge import Evidence, Verdict
 from grader.mutants import KILLS, Bench, mutated
 from grader.session import Workers
+from grader.wire import Fields
 
 Item = TypeVar("Item")
 FIRST_LOOK = 8  # failing cases that every mutant answers
@@ -42,7 +43,7 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> D
     if not specs or not failing:
         return None
     bench = Bench(unit, workers)
-    passing = [c for c in unit.cases if c.id in verdicts and verdicts[c.id].passed and not c.heavy]
+    passing = [c for c in unit.cases if c.id in verdicts and verdicts[c.id].passed and is_quick(c)]
     first, second = spread(list(failing), FIRST_LOOK), spread(list(failing), SECOND_LOOK)
     control = spread(passing, SECOND_LOOK)
 
@@ -57,18 +58,18 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> D
     # Of mistakes that explain as much, the one that a failing case was written for comes first.
     claimed = {name: sum(name in case.kills for case in unit.cases if case.id in failing) for name in specs}
     order = sorted((n for n in found if found[n]), key=lambda n: (found[n], claimed[n]), reverse=True)
-    best: tuple[float, Diagnosis] | None = None
+    best, named = LEAST_OVERLAP, None
     for name in order[:MOST_CANDIDATES]:
         same, against = agreeing(name, second, control)
         # What both get wrong in the same way, as a share of what either gets wrong.
         overlap = len(failing) * len(same) / len(second) / (len(failing) + against * len(passing))
-        if overlap > (best[0] if best else LEAST_OVERLAP):
+        if overlap > best:
             spec = specs[name]
             what = (name, spec["bug"], spec["rule"], spec.get("hint", ""))
-            best = overlap, Diagnosis(*what, tuple(same), len(second))
-            if overlap == 1.0:
-                break
-    return best[1] if best else None
+            best, named = overlap, Diagnosis(*what, tuple(same), len(second))
+        elif overlap == best:
+            named = None  # two mistakes explain it equally well
+    return named
 
 
 def spread(items: Sequence[Item], most: int) -> list[Item]:
@@ -82,13 +83,17 @@ def spread(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def evidence_of(unit: Unit, verdicts: Mapping[str, Verdict]) -> dict[str, Evidence]:
-    """The failing cases to explain: wrong answers, not session faults; literal cases before properties."""
-    found: dict[str, Evidence] = {}
-    for case in sorted(unit.cases, key=lambda c: (c.heavy, c.verb == "property")):
+    """The failing cases to explain: wrong answers, not session faults; drawn ones only if no other fails."""
+    found: dict[bool, dict[str, Evidence]] = {True: {}, False: {}}
+    for case in unit.cases:
         verdict = verdicts.get(case.id)
         if verdict is not None and verdict.evidence is not None and verdict.outcome in ("fail", "raised"):
-            found[case.id] = verdict.evidence
-    return found
+            found[is_quick(case)][case.id] = verdict.evidence
+    return found[True] or found[False]
+
+
+def is_quick(case: Case) -> bool:
+    return not case.heavy and case.verb != "property"
 
 
 def agrees(learner: Evidence, mutant: Verdict) -> bool:
@@ -111,6 +116,21 @@ def like(want: Want | None, value: Any) -> Want:
             return want_value(value, NAN_EQUAL if compound else replace(cmp, nan=True))
         case Seq(items), list() | tuple() if len(items) == len(value):
             return Seq(tuple(like(w, v) for w, v in zip(items, value, strict=True)))
-        case (Attrs(), _) | (Keys(), _):
-            return want_value(value, NAN_EQUAL)
+        case Attrs(fields), Fields(_, held) if set(fields) <= set(held):
+            # Only what the case looks at: two runs of one program differ in the times that they took.
+            return Attrs({k: like(w, held[k]) for k, w in fields.items() if not is_measure(w)})
+        case Keys(items), dict() if set(items) == set(value):
+            return Keys({k: like(w, value[k]) for k, w in items.items()})
     return want_value(value, NAN_EQUAL)
+
+
+def is_measure(want: Want) -> bool:
+    """A bound on something that is measured, or a container of such: no two runs give the same."""
+    match want:
+        case Leaf(_, cmp):
+            return cmp.kind in ("at_least", "at_most", "dist")
+        case Attrs(items) | Keys(items):
+            return any(map(is_measure, items.values()))
+        case Seq(parts):
+            return any(map(is_measure, parts))
+    return False
