@@ -39,14 +39,21 @@ def unit(request: pytest.FixtureRequest) -> fixtures.Unit:
     return fixtures.load(path.find(STAGES, request.param), ROOT)
 
 
-def graded(unit: fixtures.Unit, workers: Workers, source: str) -> UnitRun:
-    module = module_of(unit.stage.files[0])
-    base = bundle(Tree(ROOT), ROOT, [module])
-    return Runner(unit, workers.opener(base, {module: source}), shrinking=False).run(unit.cases)
+def sources(unit: fixtures.Unit, name: str) -> dict[str, str]:
+    """A wrong implementation by module: NAME.py for the unit's first file, a folder NAME for several."""
+    path = ROOT / "tests" / "wrong" / unit.name / name
+    if path.is_dir():
+        return {f"impl.{file.stem}": file.read_text() for file in path.glob("*.py")}
+    return {module_of(unit.stage.files[0]): path.with_suffix(".py").read_text()}
 
 
-def named(unit: fixtures.Unit, workers: Workers, source: str) -> str | None:
-    run = graded(unit, workers, source)
+def graded(unit: fixtures.Unit, workers: Workers, replaced: dict[str, str]) -> UnitRun:
+    base = bundle(Tree(ROOT), ROOT, [module_of(file) for file in unit.stage.files])
+    return Runner(unit, workers.opener(base, replaced), shrinking=False).run(unit.cases)
+
+
+def named(unit: fixtures.Unit, workers: Workers, replaced: dict[str, str]) -> str | None:
+    run = graded(unit, workers, replaced)
     assert any(not v.passed for v in run.verdicts.values()), "no case sees this mistake"
     found = diagnose.diagnose(unit, run.verdicts, workers)
     return found.mutant if found is not None else None
@@ -55,7 +62,7 @@ def named(unit: fixtures.Unit, workers: Workers, source: str) -> str | None:
 def judge(unit: fixtures.Unit, workers: Workers, names: list[str]) -> None:
     right, wrong, may = [], [], expected(unit)
     for name in names:
-        got = named(unit, workers, (ROOT / "tests" / "wrong" / unit.name / f"{name}.py").read_text())
+        got = named(unit, workers, sources(unit, name))
         if got is not None and got not in may[name]:
             wrong.append((name, got))
         elif got is not None:
@@ -67,7 +74,8 @@ def judge(unit: fixtures.Unit, workers: Workers, names: list[str]) -> None:
 
 def test_every_wrong_answer_has_an_expected_diagnosis(unit: fixtures.Unit) -> None:
     may = expected(unit)
-    files = {file.stem for file in (ROOT / "tests" / "wrong" / unit.name).glob("*.py")}
+    folder = ROOT / "tests" / "wrong" / unit.name
+    files = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
     assert files == set(may) and len(may) >= 10
     assert {m for names in may.values() for m in names} <= set(unit.mutants())
 
@@ -82,10 +90,9 @@ def test_all_wrong_answers(unit: fixtures.Unit, workers: Workers) -> None:
 
 
 def names_itself(unit: fixtures.Unit, workers: Workers, names: list[str]) -> None:
-    specs, module = unit.mutants(), module_of(unit.stage.files[0])
+    specs = unit.mutants()
     for name in names:
-        source = mutants.mutated(unit, name, specs[name])[module]
-        assert named(unit, workers, source) == name
+        assert named(unit, workers, mutants.mutated(unit, name, specs[name])) == name
 
 
 def test_a_sample_of_mutants_is_named(unit: fixtures.Unit, workers: Workers) -> None:
@@ -98,8 +105,7 @@ def test_every_mutant_is_named(unit: fixtures.Unit, workers: Workers) -> None:
 
 
 def test_what_passes_is_never_diagnosed(unit: fixtures.Unit, workers: Workers) -> None:
-    module = module_of(unit.stage.files[0])
     for _, replace in mutants.equivalents(unit):
-        run = graded(unit, workers, replace[module])
+        run = graded(unit, workers, replace)
         assert all(v.passed for v in run.verdicts.values())
         assert diagnose.diagnose(unit, run.verdicts, workers) is None

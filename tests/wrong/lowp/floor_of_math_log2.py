@@ -1,216 +1,229 @@
-"""Small floats with array arithmetic: a binade, a step, a rounding."""
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
-# mantissa bits, bias, largest finite value
-FORMATS = {"e4m3": (3, 7, 448.0), "e5m2": (2, 15, 57344.0)}
-E2M1 = (1, 1, 6.0)
-EMAX = {"fp4_e2m1": 2, "fp8_e4m3": 8}
+FP8 = {"e4m3": (3, 7, 0x7E, 448.0), "e5m2": (2, 15, 0x7B, 57344.0)}  # M, B, code of the largest, largest
+ELEMS = {"fp4_e2m1": (1, 1, 0x7, 2), "fp8_e4m3": (3, 7, 0x7E, 8)}  # M, B, code of the largest, emax
 
 
-# ---- checks ----
+def _fp8(fmt):
+    if not isinstance(fmt, str) or fmt not in FP8:
+        raise ValueError("unknown format " + repr(fmt))
+    return FP8[fmt]
 
 
-def format_of(fmt):
-    if not isinstance(fmt, str) or fmt not in FORMATS:
-        raise ValueError(f"fmt: {fmt!r} is not a format")
-    return FORMATS[fmt]
+def _elem(elem):
+    if not isinstance(elem, str) or elem not in ELEMS:
+        raise ValueError("unknown element format " + repr(elem))
+    return ELEMS[elem]
 
 
-def check_elem(elem):
-    if not isinstance(elem, str) or elem not in EMAX:
-        raise ValueError(f"elem: {elem!r} is not an element format")
-
-
-def floats(x):
-    if not isinstance(x, np.ndarray) or x.dtype not in ("float16", "float32", "float64"):
-        raise ValueError("x: a float array")
+def _floats(x):
+    if not isinstance(x, np.ndarray) or x.dtype not in (np.float16, np.float32, np.float64):
+        raise ValueError("x must be a float array")
     return x
 
 
-def integers(codes, top):
+def _codes(codes, top):
     if not isinstance(codes, np.ndarray) or codes.dtype.kind not in "iu":
-        raise ValueError("codes: an integer array")
-    if codes.size and (codes.min() < 0 or codes.max() > top):
-        raise ValueError(f"codes: outside 0..{top}")
-    return codes.astype(np.int64)
+        raise ValueError("codes must be an integer array")
+    values = codes.ravel().tolist()
+    for c in values:
+        if c < 0 or c > top:
+            raise ValueError("code out of range: " + str(c))
+    return values
 
 
-def number(v, name):
-    if isinstance(v, bool) or not isinstance(v, (int, float)) or not math.isfinite(v):
-        raise ValueError(f"{name}: a finite number")
-    return float(v)
+def _positive(scale):
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise ValueError("scale must be a number")
+    scale = float(scale)
+    if not math.isfinite(scale) or scale <= 0:
+        raise ValueError("scale must be finite and above 0")
+    return scale
 
 
-def positive(scale):
-    s = number(scale, "scale")
-    if s <= 0:
-        raise ValueError("scale: above 0")
-    return s
+def _amax(amax):
+    if isinstance(amax, bool) or not isinstance(amax, (int, float)):
+        raise ValueError("amax must be a number")
+    amax = float(amax)
+    if not math.isfinite(amax) or amax < 0:
+        raise ValueError("amax must be finite and at least 0")
+    return amax
 
 
-def not_negative(amax):
-    a = number(amax, "amax")
-    if a < 0:
-        raise ValueError("amax: at least 0")
-    return a
+def _magnitude(v, M, B, top):
+    """The code of a finite v >= 0, without a sign."""
+    if v == 0:
+        return 0
+    E = max(math.frexp(v)[1] - 1, 1 - B)
+    n = round(v / 2.0 ** (E - M))
+    code = ((E + B - 1) << M) + n
+    return min(code, top)
 
 
-# ---- arithmetic ----
+def _fp8_code(v, fmt):
+    M, B, top, _ = FP8[fmt]
+    if math.isnan(v):
+        return 0x7F
+    sign = 0x80 if math.copysign(1.0, v) < 0 else 0
+    if math.isinf(v):
+        return sign | (0x7C if fmt == "e5m2" else top)
+    return sign | _magnitude(abs(v), M, B, top)
 
 
-def single(x):
-    with np.errstate(over="ignore", under="ignore"):
-        return x.astype(np.float32)
+def _e2m1_code(v):
+    sign = 0x8 if math.copysign(1.0, v) < 0 else 0
+    return sign | _magnitude(abs(v), 1, 1, 0x7)
 
 
-def magnitude_codes(v, mbits, bias):
-    """Codes without sign of finite v >= 0 that do not exceed the largest finite value."""
-    floor_log2 = np.where(v == 0, 1 - bias, np.frexp(v)[1].astype(np.int64) - 1)
-    e = np.maximum(floor_log2, 1 - bias)
-    n = np.rint(np.ldexp(v, mbits - e)).astype(np.int64)
-    return ((e + bias - 1) << mbits) + n
+def _value(mag, M, B):
+    e = mag >> M
+    m = mag & ((1 << M) - 1)
+    if e == 0:
+        return 2.0 ** (1 - B) * m / 2 ** M
+    return 2.0 ** (e - B) * (1 + m / 2 ** M)
 
 
-def encode_fp8(x, fmt):
-    mbits, bias, top = FORMATS[fmt]
-    v = np.abs(x.astype(np.float64))
-    nan = np.isnan(v)
-    inf = np.isinf(v)
-    codes = magnitude_codes(np.minimum(np.where(nan, 0.0, v), top), mbits, bias)
-    if fmt == "e5m2":
-        codes = np.where(inf, 0x7C, codes)
-    codes = codes | (np.signbit(x).astype(np.int64) << 7)
-    return np.where(nan, 0x7F, codes).astype(np.uint8)
+def _fp8_value(code, fmt):
+    M, B, top, _ = FP8[fmt]
+    mag = code & 0x7F
+    if fmt == "e5m2" and mag == 0x7C:
+        v = math.inf
+    elif mag > top:
+        v = math.nan
+    else:
+        v = _value(mag, M, B)
+    return -v if code & 0x80 else v
 
 
-def encode_e2m1(x):
-    v = np.minimum(np.abs(x.astype(np.float64)), E2M1[2])
-    codes = magnitude_codes(v, E2M1[0], E2M1[1])
-    return (codes | (np.signbit(x).astype(np.int64) << 3)).astype(np.uint8)
-
-
-def decode(codes, mbits, bias, ebits):
-    m = codes & ((1 << mbits) - 1)
-    e = (codes >> mbits) & ((1 << ebits) - 1)
-    s = (codes >> (mbits + ebits)) & 1
-    normal = np.ldexp(1.0 + m / 2.0**mbits, e - bias)
-    small = np.ldexp(m / 2.0**mbits, np.full(m.shape, 1 - bias))
-    return np.where(s == 1, -1.0, 1.0) * np.where(e > 0, normal, small)
-
-
-def decode_fp8(codes, fmt):
-    mbits, bias, _ = FORMATS[fmt]
-    out = decode(codes, mbits, bias, 7 - mbits)
-    rest = codes & 0x7F
-    if fmt == "e4m3":
-        return np.where(rest == 0x7F, np.nan, out)
-    out = np.where(rest == 0x7C, np.where(codes >= 128, -np.inf, np.inf), out)
-    return np.where(rest > 0x7C, np.nan, out)
-
-
-def scale_values(codes):
-    return np.where(codes == 255, np.nan, np.ldexp(1.0, codes - 127))
-
-
-# ---- public ----
+def _e2m1_value(code):
+    v = _value(code & 0x7, 1, 1)
+    return -v if code & 0x8 else v
 
 
 def fp8_max(fmt):
-    return format_of(fmt)[2]
+    return _fp8(fmt)[3]
 
 
 def f32_to_fp8_bits(x, fmt):
-    format_of(fmt)
-    return encode_fp8(single(floats(x)), fmt)
+    _fp8(fmt)
+    single = _floats(x).astype(np.float32)
+    codes = [_fp8_code(v, fmt) for v in single.ravel().tolist()]
+    return np.array(codes, dtype=np.uint8).reshape(x.shape)
 
 
 def fp8_bits_to_f32(codes, fmt):
-    format_of(fmt)
-    return decode_fp8(integers(codes, 255), fmt).astype(np.float32)
+    _fp8(fmt)
+    values = [_fp8_value(c, fmt) for c in _codes(codes, 255)]
+    return np.array(values, dtype=np.float32).reshape(codes.shape)
 
 
 def fp8_scale(amax, fmt):
-    top = fp8_max(fmt)
-    scale = not_negative(amax) / top
-    return scale if scale > 0 else 1.0
+    largest = fp8_max(fmt)
+    quotient = _amax(amax) / largest
+    if quotient == 0:
+        return 1.0
+    return quotient
 
 
 def quantize_fp8(x, fmt, scale):
-    format_of(fmt)
-    s = positive(scale)
-    with np.errstate(all="ignore"):
-        quotient = floats(x).astype(np.float64) / s
-    return encode_fp8(quotient, fmt)
+    _fp8(fmt)
+    scale = _positive(scale)
+    codes = []
+    for v in np.nditer(_floats(x).astype(np.float64), flags=["zerosize_ok"], order="C"):
+        with np.errstate(all="ignore"):
+            codes.append(_fp8_code(float(v / scale), fmt))
+    return np.array(codes, dtype=np.uint8).reshape(x.shape)
 
 
 def dequantize_fp8(q, fmt, scale):
-    format_of(fmt)
-    s = positive(scale)
-    with np.errstate(all="ignore"):
-        return single(decode_fp8(integers(q, 255), fmt) * s)
+    _fp8(fmt)
+    scale = _positive(scale)
+    products = [_fp8_value(c, fmt) * scale for c in _codes(q, 255)]
+    with np.errstate(over="ignore"):
+        return np.array(products, dtype=np.float64).astype(np.float32).reshape(q.shape)
+
+
+def _finite_singles(x):
+    with np.errstate(over="ignore"):
+        single = _floats(x).astype(np.float32)
+    for v in single.ravel().tolist():
+        if not math.isfinite(v):
+            raise ValueError("x holds a NaN or an infinity")
+    return single
 
 
 def f32_to_e2m1_bits(x):
-    y = single(floats(x))
-    if not np.isfinite(y).all():
-        raise ValueError("x: NaN or infinity has no e2m1 code")
-    return encode_e2m1(y)
+    codes = [_e2m1_code(v) for v in _finite_singles(x).ravel().tolist()]
+    return np.array(codes, dtype=np.uint8).reshape(x.shape)
 
 
 def e2m1_bits_to_f32(codes):
-    return decode(integers(codes, 15), 1, 1, 2).astype(np.float32)
+    values = [_e2m1_value(c) for c in _codes(codes, 15)]
+    return np.array(values, dtype=np.float32).reshape(codes.shape)
 
 
 def e8m0_to_f32(codes):
-    return scale_values(integers(codes, 255)).astype(np.float32)
+    values = [math.nan if c == 255 else 2.0 ** (c - 127) for c in _codes(codes, 255)]
+    return np.array(values, dtype=np.float32).reshape(codes.shape)
 
 
 def e8m0_scale_code(amax, elem):
-    check_elem(elem)
-    a = not_negative(amax)
-    if a == 0:
-        a = 1.0
-    code = math.floor(math.log2(a)) - EMAX[elem] + 127
-    return min(max(code, 0), 254)
+    emax = _elem(elem)[3]
+    amax = _amax(amax)
+    if amax == 0:
+        amax = 1.0
+    code = math.floor(math.log2(amax)) - emax + 127
+    return max(0, min(254, code))
 
 
-def check_blocks(shape, block):
+def _block(block):
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
-        raise ValueError("block: an int of at least 1")
-    if len(shape) == 0:
-        raise ValueError("at least one axis")
-    if shape[-1] % block:
-        raise ValueError("the last axis is not a multiple of block")
-    return shape[:-1] + (shape[-1] // block,)
+        raise ValueError("block must be an int of at least 1")
+    return block
 
 
 def mx_quantize(x, block=32, elem="fp4_e2m1"):
-    check_elem(elem)
-    shape = check_blocks(floats(x).shape, block)
-    y = single(x)
-    if not np.isfinite(y).all():
-        raise ValueError("x: NaN or infinity")
-    if y.size == 0:
-        return np.zeros(x.shape, np.uint8), np.zeros(shape, np.uint8)
-    blocks = y.reshape(shape + (block,)).astype(np.float64)
-    amax = np.abs(blocks).max(axis=-1)
-    scales = np.array([e8m0_scale_code(a, elem) for a in amax.ravel().tolist()]).reshape(shape)
-    scaled = blocks / np.ldexp(1.0, scales - 127)[..., None]
-    codes = encode_e2m1(scaled) if elem == "fp4_e2m1" else encode_fp8(scaled, "e4m3")
-    return codes.reshape(x.shape), scales.astype(np.uint8)
+    M, B, top, emax = _elem(elem)
+    _block(block)
+    single = _finite_singles(x)
+    if x.ndim == 0 or x.shape[-1] % block != 0:
+        raise ValueError("the last axis is not a whole number of blocks")
+    values = single.ravel().tolist()
+    codes = []
+    scales = []
+    for start in range(0, len(values), block):
+        part = values[start:start + block]
+        amax = 0.0
+        for v in part:
+            if abs(v) > amax:
+                amax = abs(v)
+        c = e8m0_scale_code(amax, elem)
+        scales.append(c)
+        for v in part:
+            w = v / 2.0 ** (c - 127)
+            if elem == "fp4_e2m1":
+                codes.append(_e2m1_code(w))
+            else:
+                codes.append(_fp8_code(w, "e4m3"))
+    shape = x.shape[:-1] + (x.shape[-1] // block,)
+    return np.array(codes, dtype=np.uint8).reshape(x.shape), np.array(scales, dtype=np.uint8).reshape(shape)
 
 
 def mx_dequantize(codes, scales_e8m0, block, elem):
-    check_elem(elem)
-    c = integers(codes, 15 if elem == "fp4_e2m1" else 255)
-    s = integers(scales_e8m0, 255)
-    if s.shape != check_blocks(c.shape, block):
-        raise ValueError("scales_e8m0: the wrong shape")
-    if c.size == 0:
-        return np.zeros(c.shape, np.float32)
-    values = decode(c, 1, 1, 2) if elem == "fp4_e2m1" else decode_fp8(c, "e4m3")
-    return single(values * np.repeat(scale_values(s), block, axis=-1))
+    _elem(elem)
+    _block(block)
+    elements = _codes(codes, 15 if elem == "fp4_e2m1" else 255)
+    scales = _codes(scales_e8m0, 255)
+    if codes.ndim == 0 or codes.shape[-1] % block != 0:
+        raise ValueError("the last axis is not a whole number of blocks")
+    if scales_e8m0.shape != codes.shape[:-1] + (codes.shape[-1] // block,):
+        raise ValueError("wrong shape of scales")
+    out = []
+    for i, code in enumerate(elements):
+        c = scales[i // block]
+        v = _e2m1_value(code) if elem == "fp4_e2m1" else _fp8_value(code, "e4m3")
+        out.append(math.nan if c == 255 else v * 2.0 ** (c - 127))
+    with np.errstate(over="ignore"):
+        return np.array(out, dtype=np.float64).astype(np.float32).reshape(codes.shape)
