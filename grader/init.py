@@ -96,11 +96,12 @@ def init(folder: str, as_json: bool) -> int:
         })  # fmt: skip
         return PASSED
     print(f"made  {target}")
-    for stage in units:
-        print(f"      {', '.join(stage.files):24} {stage.id:8} {stage.title.partition(':')[0]}")
-    if given_files(files):
-        print(f"      {'given, not graded':24} {', '.join(given_files(files))}")
-    print(f"      {'./ol':24} starts this grader; progress is kept in .ol/")
+    listed = [(", ".join(s.files), f"{s.id:8} {s.title.partition(':')[0]}") for s in units]
+    listed += [("given, not graded", ", ".join(given_files(files)))] if given_files(files) else []
+    listed += [("./ol", "starts this grader; progress is kept in .ol/")]
+    width = max(len(name) for name, _ in listed)
+    for name, what in listed:
+        print(f"      {name:{width}}  {what}")
     print("next  " + "\n      ".join(steps))
     return PASSED
 
