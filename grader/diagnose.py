@@ -8,6 +8,7 @@ mistake that is much wider or much narrower than the learner's is not. When none
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from grader.wire import Fields
 Item = TypeVar("Item")
 FIRST_LOOK = 8  # failing cases that every mutant answers
 SECOND_LOOK = 32  # failing cases, and as many passing ones, that a candidate answers
+MOST_STEPS = 40  # of a trace that every mutant plays
 MOST_CANDIDATES = 6
 LEAST_OVERLAP = 0.5
 
@@ -54,7 +56,9 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> D
         against = sum(answers[case.id].outcome in KILLS for case in others)
         return [c for c in ids if agrees(failing[c], answers[c])], against / max(1, len(others))
 
-    found = {name: len(agreeing(name, first)[0]) for name in specs}
+    with ThreadPoolExecutor(2) as pool:
+        looks = pool.map(lambda name: len(agreeing(name, first)[0]), specs)
+        found = dict(zip(specs, looks, strict=True))
     # Of mistakes that explain as much, the one that a failing case was written for comes first.
     claimed = {name: sum(name in case.kills for case in unit.cases if case.id in failing) for name in specs}
     order = sorted((n for n in found if found[n]), key=lambda n: (found[n], claimed[n]), reverse=True)
@@ -83,7 +87,7 @@ def spread(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def evidence_of(unit: Unit, verdicts: Mapping[str, Verdict]) -> dict[str, Evidence]:
-    """The failing cases to explain: wrong answers, not session faults; drawn ones only if no other fails."""
+    """The failing cases to explain: wrong answers, not session faults; long ones only if no other fails."""
     found: dict[bool, dict[str, Evidence]] = {True: {}, False: {}}
     for case in unit.cases:
         verdict = verdicts.get(case.id)
@@ -93,7 +97,7 @@ def evidence_of(unit: Unit, verdicts: Mapping[str, Verdict]) -> dict[str, Eviden
 
 
 def is_quick(case: Case) -> bool:
-    return not case.heavy and case.verb != "property"
+    return not case.heavy and case.verb != "property" and len(case.raw.get("steps", ())) <= MOST_STEPS
 
 
 def agrees(learner: Evidence, mutant: Verdict) -> bool:

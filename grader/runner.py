@@ -26,6 +26,7 @@ from grader.judge import SESSION_OUTCOMES, Judge, Request, Verdict, judge, raise
 from grader.session import IMPORT_LIMIT_S, Ended, Opener, Session
 
 THREE_DEADLINES = 3
+FEW = 10  # quick cases that are not worth another session
 CALIBRATION_S = (
     0.05  # the calibration loop on the machine where the limits were set; measured, see calibrate()
 )
@@ -128,8 +129,9 @@ class Runner:
     ) -> dict[str, Verdict]:
         by_id = {case.id: case for case in cases}
         order = shuffled([c.id for c in cases if not c.heavy], turn)
-        # The longest jobs first; a group more than there are cores, so that all end at about the same time.
-        parts = self.jobs + 1
+        # The longest jobs first; a group more than there are cores, so that all end at about the same time,
+        # unless there is so little to do that another session would cost more than it saves.
+        parts = min(self.jobs + 1, -(-len(order) // FEW))
         groups = [[c.id] for c in cases if c.heavy] + [order[i::parts] for i in range(parts)]
         jobs = [[by_id[name] for name in group] for group in groups if group]
         verdicts: dict[str, Verdict] = {}
