@@ -21,7 +21,9 @@ from grader.wire import Fields
 
 Item = TypeVar("Item")
 FIRST_LOOK = 8  # failing cases that every mutant answers
-SECOND_LOOK = 32  # failing cases, and as many passing ones, that a candidate answers
+SECOND_LOOK = 32  # failing cases that a candidate answers
+CONTROL = 48  # passing cases that it answers besides those that were written for it
+FEW, LONG = 3, 4  # with fewer failing short cases the long ones are looked at too, and so many that pass
 MOST_STEPS = 40  # of a trace that every mutant plays
 MOST_CANDIDATES = 6
 LEAST_OVERLAP = 0.5
@@ -45,28 +47,41 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> D
     if not specs or not failing:
         return None
     bench = Bench(unit, workers)
-    passing = [c for c in unit.cases if c.id in verdicts and verdicts[c.id].passed and is_quick(c)]
-    first, second = spread(list(failing), FIRST_LOOK), spread(list(failing), SECOND_LOOK)
-    control = spread(passing, SECOND_LOOK)
+    right = [c for c in unit.cases if c.id in verdicts and verdicts[c.id].passed and not c.heavy]
+    passing = [case for case in right if is_quick(case)]
+    short = [case.id for case in unit.cases if case.id in failing and is_quick(case)]
+    # Where few short cases fail the long ones speak too, on both sides.
+    long = spread([c for c in right if not is_quick(c)], LONG) if len(short) < FEW else []
+    first, second = spread(short or list(failing), FIRST_LOOK), spread(list(failing), SECOND_LOOK)
 
-    def agreeing(name: str, ids: Sequence[str], others: Sequence[Case] = ()) -> tuple[list[str], float]:
-        """The failing cases that the mutant explains, and the share of passing ones that it fails."""
-        cases = [case for case in unit.cases if case.id in ids]
-        answers = bench.run([*cases, *others], mutated(unit, name, specs[name])).verdicts
-        against = sum(answers[case.id].outcome in KILLS for case in others)
-        return [c for c in ids if agrees(failing[c], answers[c])], against / max(1, len(others))
+    def answers(name: str, cases: Sequence[Case]) -> dict[str, Verdict]:
+        return bench.run(list(cases), mutated(unit, name, specs[name])).verdicts
+
+    def explained(name: str, ids: Sequence[str]) -> list[str]:
+        """The failing cases to which the mutant gives the learner's answer."""
+        theirs = answers(name, [case for case in unit.cases if case.id in ids])
+        return [c for c in ids if agrees(failing[c], theirs[c])]
+
+    def contradicted(name: str) -> float:
+        """How many passing cases the mutant fails: those written for it, and an estimate of the others."""
+        own = [*(case for case in passing if name in case.kills), *long]
+        others = [case for case in passing if name not in case.kills]
+        sample = spread(others, CONTROL)
+        theirs = answers(name, [*own, *sample])
+        broken = [sum(theirs[case.id].outcome in KILLS for case in cases) for cases in (own, sample)]
+        return broken[0] + broken[1] * len(others) / max(1, len(sample))
 
     with ThreadPoolExecutor(2) as pool:
-        looks = pool.map(lambda name: len(agreeing(name, first)[0]), specs)
+        looks = pool.map(lambda name: len(explained(name, first)), specs)
         found = dict(zip(specs, looks, strict=True))
     # Of mistakes that explain as much, the one that a failing case was written for comes first.
     claimed = {name: sum(name in case.kills for case in unit.cases if case.id in failing) for name in specs}
     order = sorted((n for n in found if found[n]), key=lambda n: (found[n], claimed[n]), reverse=True)
     best, named = LEAST_OVERLAP, None
     for name in order[:MOST_CANDIDATES]:
-        same, against = agreeing(name, second, control)
+        same = explained(name, second)
         # What both get wrong in the same way, as a share of what either gets wrong.
-        overlap = len(failing) * len(same) / len(second) / (len(failing) + against * len(passing))
+        overlap = len(failing) * len(same) / len(second) / (len(failing) + contradicted(name))
         if overlap > best:
             spec = specs[name]
             what = (name, spec["bug"], spec["rule"], spec.get("hint", ""))
@@ -87,13 +102,13 @@ def spread(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def evidence_of(unit: Unit, verdicts: Mapping[str, Verdict]) -> dict[str, Evidence]:
-    """The failing cases to explain: wrong answers, not session faults; long ones only if no other fails."""
+    """The failing cases to explain: wrong answers, not session faults; long ones only if few others fail."""
     found: dict[bool, dict[str, Evidence]] = {True: {}, False: {}}
     for case in unit.cases:
         verdict = verdicts.get(case.id)
         if verdict is not None and verdict.evidence is not None and verdict.outcome in ("fail", "raised"):
             found[is_quick(case)][case.id] = verdict.evidence
-    return found[True] or found[False]
+    return found[True] if len(found[True]) >= FEW else found[True] | found[False]
 
 
 def is_quick(case: Case) -> bool:
