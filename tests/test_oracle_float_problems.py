@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 import math
 import re
@@ -12,13 +11,13 @@ import tomllib
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from grader import spec, strict_yaml
+from grader.fixtures import import_file
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "fixtures" / "float_problems"
@@ -33,18 +32,7 @@ KINDS = {
     "rubric, self-checked": "proof",
 }
 FORM = {"exact": "R2", "close": "R3", "set": "R4", "choice": "R5", "proof": "R6"}
-
-
-def load_oracle() -> ModuleType:
-    found = importlib.util.spec_from_file_location("float_problems_oracle_under_test", FOLDER / "oracle.py")
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module
-    found.loader.exec_module(module)
-    return module
-
-
-oracle = load_oracle()
+oracle = import_file(FOLDER / "oracle.py", "float_problems_oracle_under_test")
 FILES = [strict_yaml.load(path.read_text(), path.name) for path in sorted(FOLDER.glob("*.yaml"))]
 CASES: dict[str, dict[str, Any]] = {case["answer"]: case for file in FILES for case in file["cases"]}
 SECTIONS = re.findall(r"(?ms)^## (q\d\d) (\S[^\n]*)\n(.*?)(?=^## |\Z)", PAGE.read_text())

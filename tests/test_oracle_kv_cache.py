@@ -6,10 +6,7 @@ The doubles' models run here over the oracle's and a testkit cache, so that both
 from __future__ import annotations
 
 import codecs
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,20 +14,10 @@ import pytest
 
 from grader import strict_yaml, testkit
 from grader.draw import Chooser
+from grader.fixtures import import_file
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "kv_cache"
-
-
-def load_oracle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("kv_cache_oracle_under_test", FOLDER / "oracle.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = load_oracle()
+oracle = import_file(FOLDER / "oracle.py", "kv_cache_oracle_under_test")
 BYTES = oracle.ByteVocabulary()
 
 

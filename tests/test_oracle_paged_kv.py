@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,20 +14,10 @@ import pytest
 
 from grader import strict_yaml
 from grader.draw import Chooser
+from grader.fixtures import import_file
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "paged_kv"
-
-
-def load_oracle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("paged_kv_oracle_under_test", FOLDER / "oracle.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = load_oracle()
+oracle = import_file(FOLDER / "oracle.py", "paged_kv_oracle_under_test")
 
 
 def ones(*numbers: float, dtype: Any = np.float32) -> Any:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from grader.draw import Chooser
+from grader.fixtures import import_file
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "radix_tree"
-
-
-def load_oracle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("radix_tree_oracle_under_test", FOLDER / "oracle.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = load_oracle()
+oracle = import_file(FOLDER / "oracle.py", "radix_tree_oracle_under_test")
 Runs = oracle.Runs
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
-import sys
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,20 +14,10 @@ import pytest
 
 from grader import build, strict_yaml, values
 from grader.draw import Chooser
+from grader.fixtures import import_file
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "rejection"
-
-
-def load_oracle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rejection_oracle_under_test", FOLDER / "oracle.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = load_oracle()
+oracle = import_file(FOLDER / "oracle.py", "rejection_oracle_under_test")
 unit = oracle.Oracle()
 LAST = oracle.LAST
 

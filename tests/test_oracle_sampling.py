@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import math
 import sys
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,21 +14,11 @@ import pytest
 
 from grader import build, strict_yaml, values
 from grader.draw import Chooser
+from grader.fixtures import import_file
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "sampling"
 LOG_4321 = np.log([0.4, 0.3, 0.2, 0.1])
-
-
-def load_oracle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sampling_oracle_under_test", FOLDER / "oracle.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = load_oracle()
+oracle = import_file(FOLDER / "oracle.py", "sampling_oracle_under_test")
 unit = oracle.Oracle()
 
 
