@@ -149,7 +149,9 @@ def test_decoding_does_not_see_the_blocks(module: Any) -> None:
 
 
 class Stack(list):  # type: ignore[type-arg]
-    """A list that can be indexed, pushed and popped, and not searched or shifted."""
+    """A list that can be indexed, pushed and popped, and cut at its end, and not searched or shifted."""
+
+    taken = 0
 
     def refuse(self, *_: Any) -> Any:
         raise AssertionError("the list is searched")
@@ -158,8 +160,15 @@ class Stack(list):  # type: ignore[type-arg]
     index = count = remove = insert = sort = copy = extend = refuse
 
     def __getitem__(self, at: Any) -> Any:
-        assert isinstance(at, int)
-        return super().__getitem__(at)
+        found = super().__getitem__(at)
+        if isinstance(at, slice):
+            assert (at.stop, at.step) == (None, None)
+            self.taken += len(found)
+        return found
+
+    def __delitem__(self, at: Any) -> None:
+        assert (at.stop, at.step) == (None, None)
+        super().__delitem__(at)
 
     def pop(self, *at: Any) -> Any:
         assert not at
@@ -178,6 +187,7 @@ def test_the_bookkeeping_searches_nothing() -> None:
         cache.append("a", 0, np.zeros((1, 99, 1)), np.zeros((1, 99, 1)))
     cache.free("a")
     assert cache.stats()["used"] == 2
+    assert cache._free.taken == 3  # what was needed: two new blocks and a copy
     cache.close()
     assert cache.num_free_blocks() == 9
 
