@@ -219,7 +219,7 @@ def apply_rope(x: F32, cos: F32, sin: F32, layout: str = "half") -> F32:
         raise ValueError(f"layout must be one of {', '.join(_PAIRS)}, got {layout!r}")
     first, second = _PAIRS[layout](x.shape[-1])
     a, b = x[..., first], x[..., second]
-    y = np.empty(x.shape, np.float32)
+    y = np.empty(x.shape, x.dtype)
     y[..., first] = a * cos - b * sin
     y[..., second] = b * cos + a * sin
     return y

@@ -172,6 +172,22 @@ def test_logits_of_transformers_on_the_shipped_model(peer: Callable[..., Any]) -
         assert abs(got - exact).max() < 2.5 * abs(want - exact).max()
 
 
+def test_the_arithmetic_is_that_of_transformers_on_the_shipped_model(peer: Callable[..., Any]) -> None:
+    """In double precision on both sides, so that rounding hides nothing: 1e-5 holds with room to spare."""
+    tok, ours = Tokenizer.load(TINY / "tokenizer.json"), load(TINY)
+    ours._embedding = ours._embedding.astype(np.float64)
+    ours._vectors = {name: vector.astype(np.float64) for name, vector in ours._vectors.items()}
+    for name, layer in ours.named_linears().items():
+        assert isinstance(layer, Linear)
+        ours.set_linear(name, Linear(layer.weight.astype(np.float64)))
+    ids = tok.encode((TINY / "heldout.txt").read_text(encoding="utf-8"))
+    for start, length in ((0, 1), (1000, 200), (3000, 512)):
+        got = ours.forward([ids[start : start + length]])
+        assert got.dtype == np.float64
+        want = peer(TINY, [ids[start : start + length]], "float64")
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+
+
 # with and without a cache
 
 
