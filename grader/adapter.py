@@ -26,7 +26,8 @@ from typing import Any
 from grader import wire
 from grader.answer import Answer, answer_of
 from grader.errors import UsageError
-from grader.session import OUTPUT_KEPT, SIGNALS, Bundle, Ended, Session, worker_env
+from grader.launch import worker_env
+from grader.session import OUTPUT_KEPT, SIGNALS, Bundle, Ended, Session
 
 MAX_LINE = wire.MAX_HEADER + wire.MAX_BODY * 4 // 3  # what the frames of the worker allow, in base64
 PIPE_SIZE = 1 << 20

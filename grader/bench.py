@@ -24,9 +24,10 @@ from typing import Any
 from grader import console
 from grader.errors import NOT_PASSED, PASSED, OwnFault, UsageError
 from grader.fixtures import import_file
+from grader.launch import worker_env
 from grader.path import Stage, built, find, read_path
 from grader.report import FORMAT
-from grader.session import Bundle, worker_env
+from grader.session import Bundle
 from grader.tree import Tree, bundle, module_of
 from grader.workspace import Place, here
 

@@ -10,32 +10,35 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grader import __version__, console
+from grader import __version__, console, launch
 from grader.errors import INTERRUPTED, NOT_PASSED, OWN_FAULT, PASSED, USAGE, OlError
 
 if TYPE_CHECKING:
+    import socket
+
     from grader.session import Zygote
 
-WARM = ("check", "gate")  # these start the worker before anything else is imported
+    Worker = tuple[int, socket.socket]
+
 _zygote: Zygote | None = None
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, started: Worker | None = None) -> int:
     """Run a command and return its exit code; every expected failure is one line on stderr."""
     console.standard_streams()
     try:
-        return run(sys.argv[1:] if argv is None else argv)
+        return run(sys.argv[1:] if argv is None else argv, started)
     except KeyboardInterrupt:  # at any moment, start and end included
         console.note("interrupted")
         return INTERRUPTED
 
 
-def run(args: list[str]) -> int:
+def run(args: list[str], started: Worker | None) -> int:
     global _zygote
-    if args[:1] and args[0] in WARM and "--help" not in args and "--adapter" not in args:
+    if started is not None:
         from grader.session import Zygote
 
-        _zygote = Zygote()
+        _zygote = Zygote(started)
         gc.set_threshold(100_000)  # a short run that builds many small values: collecting them takes a tenth
     import click
 
@@ -61,7 +64,7 @@ def run(args: list[str]) -> int:
         raise KeyboardInterrupt from None
     except BrokenPipeError:  # the reader of our output has gone, as with `ol learn | head`
         drop_stdout()
-        return NOT_PASSED if args[:1] and args[0] in WARM else PASSED  # nobody has read the verdict
+        return NOT_PASSED if args[:1] and args[0] in launch.WARM else PASSED  # nobody has read the verdict
     except OSError as error:
         drop_stdout()
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)

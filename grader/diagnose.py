@@ -3,11 +3,14 @@
 A mutant agrees on a case where it gives the same kind of answer at the same step, equal under the case's own
 comparator. It is named when more than half of what either gets wrong, both get wrong in the same way: so a
 mistake that is much wider or much narrower than the learner's is not. When none is, nothing is said.
+
+The learner's code answers the chosen cases once more, in the company in which each mutant does: what keeps
+state between calls is wrong in other places after other cases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -41,7 +44,11 @@ class Diagnosis:
     of: int
 
 
-def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> Diagnosis | None:
+Again = Callable[[list[Case]], Mapping[str, Verdict]]
+
+
+def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers, again: Again) -> Diagnosis | None:
+    """The known mistake that explains a run; `again` runs cases on the same code, without shrinking."""
     specs = unit.mutants()
     failing = evidence_of(unit, verdicts)
     if not specs or not failing:
@@ -52,15 +59,19 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> D
     short = [case.id for case in unit.cases if case.id in failing and is_quick(case)]
     # Where few short cases fail the long ones speak too, on both sides.
     long = spread([c for c in right if not is_quick(c)], LONG) if len(short) < FEW else []
-    first, second = spread(short or list(failing), FIRST_LOOK), spread(list(failing), SECOND_LOOK)
+    chosen = spread(short or list(failing), FIRST_LOOK), spread(list(failing), SECOND_LOOK)
+    first, second = (evidence_of(unit, again([c for c in unit.cases if c.id in ids])) for ids in chosen)
+    if not first or not second:
+        return None
+    fail = len(failing) * len(second) / len(chosen[1])
 
     def answers(name: str, cases: Sequence[Case]) -> dict[str, Verdict]:
         return bench.run(list(cases), mutated(unit, name, specs[name])).verdicts
 
-    def explained(name: str, ids: Sequence[str]) -> list[str]:
-        """The failing cases to which the mutant gives the learner's answer."""
+    def explained(name: str, ids: Sequence[str], wrong: Mapping[str, Evidence]) -> list[str]:
+        """The cases to which the mutant gives the learner's wrong answer."""
         theirs = answers(name, [case for case in unit.cases if case.id in ids])
-        return [c for c in ids if agrees(failing[c], theirs[c])]
+        return [c for c in wrong if agrees(wrong[c], theirs[c])]
 
     def contradicted(name: str) -> float:
         """How many passing cases the mutant fails: those written for it, and an estimate of the others."""
@@ -68,20 +79,23 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers) -> D
         others = [case for case in passing if name not in case.kills]
         sample = spread(others, CONTROL)
         theirs = answers(name, [*own, *sample])
-        broken = [sum(theirs[case.id].outcome in KILLS for case in cases) for cases in (own, sample)]
-        return broken[0] + broken[1] * len(others) / max(1, len(sample))
+        broken = [[case for case in cases if theirs[case.id].outcome in KILLS] for cases in (own, sample)]
+        if any(broken):
+            ours = again([*own, *sample])
+            broken = [[case for case in cases if ours[case.id].passed] for cases in broken]
+        return len(broken[0]) + len(broken[1]) * len(others) / max(1, len(sample))
 
     with ThreadPoolExecutor(2) as pool:
-        looks = pool.map(lambda name: len(explained(name, first)), specs)
+        looks = pool.map(lambda name: len(explained(name, chosen[0], first)), specs)
         found = dict(zip(specs, looks, strict=True))
     # Of mistakes that explain as much, the one that a failing case was written for comes first.
     claimed = {name: sum(name in case.kills for case in unit.cases if case.id in failing) for name in specs}
     order = sorted((n for n in found if found[n]), key=lambda n: (found[n], claimed[n]), reverse=True)
     best, named = LEAST_OVERLAP, None
     for name in order[:MOST_CANDIDATES]:
-        same = explained(name, second)
+        same = explained(name, chosen[1], second)
         # What both get wrong in the same way, as a share of what either gets wrong.
-        overlap = len(failing) * len(same) / len(second) / (len(failing) + contradicted(name))
+        overlap = fail * len(same) / len(second) / (fail + contradicted(name))
         if overlap > best:
             spec = specs[name]
             what = (name, spec["bug"], spec["rule"], spec.get("hint", ""))

@@ -153,12 +153,10 @@ def read_yaml(path: Path, schema: str, root: Path) -> Any:
 def files_of(folder: Path) -> list[Path]:
     """Every file that belongs to a unit's fixtures, sorted; MANIFEST.tsv is derived from them."""
     found = []
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder).parts
-        hidden = any(part in SKIPPED or part.startswith(".") for part in inside)
-        if path.is_file() and not hidden and path.name != "MANIFEST.tsv":
-            found.append(path)
-    return found
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in SKIPPED and not name.startswith(".")]
+        found += [Path(where, name) for name in names if not name.startswith(".") and name != "MANIFEST.tsv"]
+    return sorted(path for path in found if path.is_file())
 
 
 def digests_of(folder: Path, contents: dict[Path, bytes]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from grader.tree import Tree, bundle, changed_given, module_of
 
 if TYPE_CHECKING:
     from grader.fixtures import Case, Unit
+    from grader.judge import Verdict
     from grader.runner import UnitRun
     from grader.session import Opener, Workers
 
@@ -136,7 +137,10 @@ class Grader:
         if report["outcome"] in FAILS and not stage.is_sheet:  # there each question names its own mistake
             from grader import diagnose  # only a failure pays for it
 
-            found = diagnose.diagnose(unit, run.verdicts, self.workers)
+            def again(cases: list[Case]) -> dict[str, Verdict]:
+                return runner.Runner(unit, opener, ours, shrinking=False).run(cases).verdicts
+
+            found = diagnose.diagnose(unit, run.verdicts, self.workers, again)
             if found is not None:
                 report["mistake"] = {
                     "mutant": found.mutant, "bug": found.bug, "rule": found.rule, "hint": found.hint,

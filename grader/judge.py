@@ -88,6 +88,7 @@ class Verdict:
 
 
 Judge = Generator[Request, Answer, Verdict]
+State = Want | dict[str, str]  # what an observable shows: a value, or {raises: kind}
 PLAIN = {int, float, str, bool}
 
 
@@ -433,37 +434,46 @@ def check_after(context: Context, key: str, look: dict[str, Any], name: str, ans
 
 
 def judge_trace(context: Context) -> Judge:
-    seen: dict[str, Want | dict[str, str]] = {}  # every observable stated so far
+    seen: dict[str, State] = {}  # every observable stated so far
     last_state = ""
     for index, step in enumerate(context.case.raw["steps"]):
         kind = next(k for k in ("do", "get", "call", "new") if k in step)
         label = f"step {index + 1}: {step[kind]}"
         context.labels.moment = index
         try:
-            before: dict[str, Want | dict[str, str]] = {}
-            if "raises" in step and seen:  # a step that raises changes nothing: read before, read after
-                before = yield from read_state(context, seen, label, index)
-            yield from judge_step(context, step, kind, label, index)
-            named = {**before, **state_of(context, step)}
-            if named:
-                yield from check_state(context, named, label, index)
-                seen.update(named)
+            named = yield from judge_step(context, step, kind, seen, label, index)
         except Stop as stop:
             stop.verdict.last_state = last_state
             raise
+        seen.update(named)
         if "state" in step:
             last_state = ", ".join(f"{name}={show_want(want)}" for name, want in named.items())
     return context.verdict("pass")
 
 
 def judge_step(
-    context: Context, step: dict[str, Any], kind: str, label: str, index: int
-) -> Generator[Request, Answer, None]:
+    context: Context, step: dict[str, Any], kind: str, seen: dict[str, State], label: str, index: int
+) -> Generator[Request, Answer, dict[str, State]]:
+    """One step with the looks before and after it; what the observables then show.
+
+    All of it is asked at once, for no answer can change it, unless a look names an id that the step gives.
+    """
     message, args = step_message(context, step, kind)
     want = context.want(step["return"]) if "return" in step else None
     if want is not None and (attrs := collect_attrs(want)):
         message["attrs"] = attrs
-    answer = yield Request(message, context.limit_s)
+    stated = state_of(context, step)
+    before = seen if "raises" in step else {}  # a step that raises changes nothing
+    after = in_order(context, {**before, **stated})
+    asked = [context.request(message)]
+    if after and not any(names_label(context.case.observables[name]) for name in after):
+        asked.append(look_at(context, after))
+    if before:
+        asked.insert(0, look_at(context, before))
+    asked[0].ahead = asked[1:]
+    if before:
+        stated = {**state_shown(context, before, (yield asked.pop(0)), label, index), **stated}
+    answer = yield asked.pop(0)
     if kind in ("call", "new") or (kind == "do" and "on" not in step and "new" not in context.case.raw):
         note_file(context, step[kind], answer)
     if "raises" in step:
@@ -474,6 +484,10 @@ def judge_step(
         check_value(context, want, answer.value, "return", label, index)
     if answer.kind in ("return", "ok"):
         check_unchanged(context, args, answer, step.get("mutates", []), label, index)
+    if after:
+        check_state(context, {n: stated[n] for n in after}, (yield (asked or [look_at(context, after)])[0]),
+                    label, index)  # fmt: skip
+    return stated
 
 
 def step_message(context: Context, step: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -490,9 +504,9 @@ def step_message(context: Context, step: dict[str, Any], kind: str) -> tuple[dic
     return message, args
 
 
-def state_of(context: Context, step: dict[str, Any]) -> dict[str, Want | dict[str, str]]:
-    """What a step states of its observables: a value, or `{raises: kind}`."""
-    stated: dict[str, Want | dict[str, str]] = {}
+def state_of(context: Context, step: dict[str, Any]) -> dict[str, State]:
+    """What a step states of its observables."""
+    stated: dict[str, State] = {}
     for name, node in step.get("state", {}).items():
         raises = isinstance(node, dict) and set(node) == {"raises"}
         stated[name] = {"raises": node["raises"]} if raises else context.want(node)
@@ -507,38 +521,48 @@ def observable(context: Context, name: str) -> dict[str, Any]:
     return {**message, "path": spec["path"]} if "path" in spec else message
 
 
-def looks_at(context: Context, names: list[str], attrs: dict[str, list[str]]) -> dict[str, Any]:
-    looks = [{**observable(context, n), **({"attrs": attrs[n]} if attrs.get(n) else {})} for n in names]
-    return {"observe": looks}
+def in_order(context: Context, named: dict[str, State]) -> dict[str, State]:
+    """The same, in the order in which the fixture declares its observables."""
+    return {name: named[name] for name in context.case.observables if name in named}
 
 
-def read_state(
-    context: Context, seen: dict[str, Want | dict[str, str]], label: str, index: int
-) -> Generator[Request, Answer, dict[str, Want | dict[str, str]]]:
-    """What the observables show now, to the bit, as something to compare with later."""
-    attrs = {name: collect_attrs(want) for name, want in seen.items() if not isinstance(want, dict)}
-    answer = yield Request(looks_at(context, list(seen), attrs), context.limit_s)
-    if answer.kind != "observed" or len(answer.value) != len(seen):
+def names_label(spec: dict[str, Any]) -> bool:
+    """Whether a look's arguments name an id of the learner's."""
+
+    def within(node: Any) -> bool:
+        if isinstance(node, dict):
+            return "label" in node or any(map(within, node.values()))
+        return isinstance(node, list) and any(map(within, node))
+
+    return within(spec.get("args"))
+
+
+def look_at(context: Context, named: dict[str, State]) -> Request:
+    """The request for what the observables show, with the attributes that their values look at."""
+    looks = []
+    for name, want in named.items():
+        look = observable(context, name)
+        attrs = [] if isinstance(want, dict) else collect_attrs(want)
+        looks.append({**look, "attrs": attrs} if attrs else look)
+    return context.request({"observe": looks})
+
+
+def state_shown(
+    context: Context, named: dict[str, State], answer: Answer, label: str, index: int
+) -> dict[str, State]:
+    """What the observables show, to the bit, as something to compare with later."""
+    if answer.kind != "observed" or len(answer.value) != len(named):
         raise unexpected(context, answer, label, index)
-    shown: dict[str, Want | dict[str, str]] = {}
-    for name, item in zip(seen, answer.value, strict=True):
-        if item.raised is not None:
-            shown[name] = {"raises": item.raised.kind}
-        else:
-            shown[name] = want_value(item.value, BITS)
-    return shown
+    return {
+        name: {"raises": item.raised.kind} if item.raised is not None else want_value(item.value, BITS)
+        for name, item in zip(named, answer.value, strict=True)
+    }
 
 
-def check_state(
-    context: Context, named: dict[str, Want | dict[str, str]], label: str, index: int
-) -> Generator[Request, Answer, None]:
-    order = [name for name in context.case.observables if name in named]
-    attrs = {n: collect_attrs(w) for n, w in named.items() if not isinstance(w, dict)}
-    answer = yield Request(looks_at(context, order, attrs), context.limit_s)
-    if answer.kind != "observed" or len(answer.value) != len(order):
+def check_state(context: Context, named: dict[str, State], answer: Answer, label: str, index: int) -> None:
+    if answer.kind != "observed" or len(answer.value) != len(named):
         raise unexpected(context, answer, label, index)
-    for name, seen in zip(order, answer.value, strict=True):
-        want = named[name]
+    for (name, want), seen in zip(named.items(), answer.value, strict=True):
         if isinstance(want, dict):
             check_raises(context, seen, want["raises"], f"{label}, then {name}", index)
         elif seen.kind != "return":

@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def sha256(path: Path) -> str:
         return "missing"
 
 
+@cache
 def versions() -> dict[str, str]:
     """What a verdict depends on besides files; NumPy's version without importing NumPy."""
     found = [
@@ -58,6 +60,7 @@ def versions() -> dict[str, str]:
     }
 
 
+@cache
 def judging_code() -> str:
     """One hash over the grader's own sources."""
     folder = Path(__file__).resolve().parent

@@ -129,10 +129,13 @@ class Runner:
     ) -> dict[str, Verdict]:
         by_id = {case.id: case for case in cases}
         order = shuffled([c.id for c in cases if not c.heavy], turn)
-        # The longest jobs first; a group more than there are cores, so that all end at about the same time,
-        # unless there is so little to do that another session would cost more than it saves.
-        parts = min(self.jobs + 1, -(-len(order) // FEW))
-        groups = [[c.id] for c in cases if c.heavy] + [order[i::parts] for i in range(parts)]
+        # The longest jobs first, and for each core a large group and a small one, so that all end at about
+        # the same time, unless there is so little to do that another session would cost more than it saves.
+        n = min(3 * self.jobs, -(-len(order) // FEW))
+        slices = [order[i::n] for i in range(n)]
+        small = self.jobs if n == 3 * self.jobs else n
+        large = [slices[i] + slices[i + 1] for i in range(small, n, 2)]
+        groups = [[c.id] for c in cases if c.heavy] + large + slices[:small]
         jobs = [[by_id[name] for name in group] for group in groups if group]
         verdicts: dict[str, Verdict] = {}
 

@@ -15,23 +15,20 @@ import select
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grader import FORMAT
+from grader import FORMAT, launch
 
 if TYPE_CHECKING:
     from grader.answer import Answer
     from grader.wire import Body
 
-ROOT = Path(__file__).resolve().parent.parent
 OUTPUT_KEPT = 64 << 10  # bytes of the learner's own output that are kept; the rest is drained
 IMPORT_LIMIT_S = 10.0
 LIMITS = {"AS": 1 << 30, "CPU": 120, "FSIZE": 16 << 20, "NOFILE": 64, "CORE": 0}
@@ -88,36 +85,17 @@ class Session(Protocol):
 Opener = Callable[[], Session]
 
 
-def worker_env() -> dict[str, str]:
-    """A clean environment: nothing secret, one thread, fixed locale and hash seed."""
-    env = {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}
-    threads = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
-    env |= {f"{name}_NUM_THREADS": "1" for name in threads}
-    return env | {
-        "PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8", "TZ": "UTC",
-        "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1",
-    }  # fmt: skip
-
-
 class Zygote:
-    """A warm worker. Start it before anything else is imported: it loads NumPy meanwhile.
+    """A warm worker: the one that was started before anything else was imported, or a new one.
 
     Level 1 of design section 5. Levels 2 and 3 put their isolation on in the child after the fork, or wrap
-    this command: both hang on `limits` and on the command line built here.
+    the worker's command: they hang on `limits` and on launch.py.
     """
 
     level = 1
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        # -I would ignore PYTHONHASHSEED; the environment is ours alone, so -s and -P are enough.
-        command = [sys.executable, "-s", "-P", "-B", str(ROOT / "grader" / "worker.py"), str(theirs.fileno())]
-        theirs.set_inheritable(True)
-        self.pid = os.posix_spawn(sys.executable, command, worker_env(), setsid=True, file_actions=[
-            (os.POSIX_SPAWN_CLOSE, ours.fileno()),
-        ])  # fmt: skip
-        theirs.close()
-        self.control = ours
+    def __init__(self, started: tuple[int, socket.socket] | None = None) -> None:
+        self.pid, self.control = started or launch.worker()
         self.data = bytearray()
         self.notices: dict[int, tuple[int, float]] = {}
         self.loaded: set[str] = set()

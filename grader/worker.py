@@ -13,10 +13,7 @@ import errno
 import faulthandler
 import functools
 import gc
-import hashlib
-import importlib.abc
 import importlib.machinery
-import inspect
 import io
 import json
 import os
@@ -31,16 +28,9 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, ROOT)
-import numpy as np  # noqa: E402 - the path above comes first
+import numpy as np
 
-from grader import testkit, wire  # noqa: E402
-
-# The grader's own tree must not be importable by code under test: `impl` is what the map says, or nothing.
-sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != ROOT]
-for _name in [name for name in sys.modules if name.partition(".")[0] == "grader"]:
-    del sys.modules[_name]
+from grader import launch, testkit, wire
 
 # Unknown keys are refused: an ignored one would change what is asked without a word.
 ALL = {"seq", "limit_s"}
@@ -55,8 +45,11 @@ TRACE_BEFORE_S = 0.25  # the Python line of a hang is written this long before t
 REARM_S = 0.2
 
 
-class Sources(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports exactly the given files: {module: (path, source, is_package)}; owns their top-level names."""
+class Sources:
+    """Imports exactly the given files: {module: (path, source, is_package)}; owns their top-level names.
+
+    A finder and loader by its methods: the base classes of importlib.abc take 20 ms to import.
+    """
 
     def __init__(self, files: dict[str, tuple[str, str, bool]], aliases: dict[str, str]) -> None:
         self.files, self.aliases = files, aliases
@@ -67,10 +60,11 @@ class Sources(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         del path, target
+        loader: Any = self
         if name in self.aliases:
-            return importlib.machinery.ModuleSpec(name, self)
+            return importlib.machinery.ModuleSpec(name, loader)
         if name in self.files:
-            spec = importlib.machinery.ModuleSpec(name, self, is_package=self.files[name][2])
+            spec = importlib.machinery.ModuleSpec(name, loader, is_package=self.files[name][2])
             spec.origin, spec.has_location = self.files[name][0], True
             return spec
         if name.partition(".")[0] in self.tops:
@@ -97,7 +91,7 @@ _code: dict[tuple[str, str], types.CodeType] = {}
 
 def compiled(path: str, source: str) -> types.CodeType:
     """The code of a source, compiled once per content."""
-    key = (path, hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest())
+    key = (path, source)
     if key not in _code:
         _code[key] = compile(source, path, "exec", dont_inherit=True)
     return _code[key]
@@ -309,10 +303,10 @@ def defining_file(function: Any) -> str | None:
             function = function.__wrapped__
         else:
             break
-    if inspect.isclass(function):
+    if isinstance(function, type):
         return getattr(sys.modules.get(function.__module__), "__file__", None)
     code = getattr(function, "__code__", None)
-    if code is None and callable(function) and not inspect.isbuiltin(function):
+    if code is None and callable(function) and not isinstance(function, types.BuiltinFunctionType):
         code = getattr(type(function).__call__, "__code__", None)
     return getattr(code, "co_filename", None)
 
@@ -493,8 +487,18 @@ class Zygote:
                         self.fork(message)
 
 
-if __name__ == "__main__":
-    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])))
+def hide() -> None:
+    """Take the grader off the import path of code under test: `impl` is what the map says, or nothing."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != launch.ROOT]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "grader"]:
+        del sys.modules[name]
+
+
+def main(control: int) -> None:
+    """Serve on an inherited socket until it closes."""
+    hide()
+    sys.dont_write_bytecode = True
+    zygote = Zygote(socket.socket(fileno=control))
     try:
         zygote.serve()
     except ConnectionError:  # the grader has gone without waiting for an answer, as after a usage error

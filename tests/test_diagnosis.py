@@ -47,15 +47,20 @@ def sources(unit: fixtures.Unit, name: str) -> dict[str, str]:
     return {module_of(unit.stage.files[0]): path.with_suffix(".py").read_text()}
 
 
-def graded(unit: fixtures.Unit, workers: Workers, replaced: dict[str, str]) -> UnitRun:
+def runner_of(unit: fixtures.Unit, workers: Workers, replaced: dict[str, str]) -> Runner:
     base = bundle(Tree(ROOT), ROOT, [module_of(file) for file in unit.stage.files])
-    return Runner(unit, workers.opener(base, replaced), shrinking=False).run(unit.cases)
+    return Runner(unit, workers.opener(base, replaced), shrinking=False)
+
+
+def diagnosed(runner: Runner, workers: Workers) -> tuple[UnitRun, diagnose.Diagnosis | None]:
+    run = runner.run(runner.unit.cases)
+    again = lambda cases: runner.run(cases).verdicts  # noqa: E731
+    return run, diagnose.diagnose(runner.unit, run.verdicts, workers, again)
 
 
 def named(unit: fixtures.Unit, workers: Workers, replaced: dict[str, str]) -> str | None:
-    run = graded(unit, workers, replaced)
+    run, found = diagnosed(runner_of(unit, workers, replaced), workers)
     assert any(not v.passed for v in run.verdicts.values()), "no case sees this mistake"
-    found = diagnose.diagnose(unit, run.verdicts, workers)
     return found.mutant if found is not None else None
 
 
@@ -112,6 +117,6 @@ def test_every_mutant_is_named(unit: fixtures.Unit, workers: Workers) -> None:
 
 def test_what_passes_is_never_diagnosed(unit: fixtures.Unit, workers: Workers) -> None:
     for _, replace in mutants.equivalents(unit):
-        run = graded(unit, workers, replace)
+        run, found = diagnosed(runner_of(unit, workers, replace), workers)
         assert all(v.passed for v in run.verdicts.values())
-        assert diagnose.diagnose(unit, run.verdicts, workers) is None
+        assert found is None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import FORMAT, adapter, runner, schema, session, tree, wire
+from grader import FORMAT, adapter, runner, schema, session, tree, wire, worker
 from grader import answer as answer_module
 from grader.answer import Answer, answer_of
 
@@ -59,28 +59,20 @@ def test_values_on_the_page_are_the_worked_example() -> None:
     assert wire.decode(ANSWERS[3]["return"]) == [3, -0.9248660042217248]
 
 
-def test_page_states_the_limits_and_names_of_the_code(worker_keys: dict[str, set[str]]) -> None:
+def test_page_states_the_limits_and_names_of_the_code() -> None:
     assert f"{adapter.MAX_LINE:,} bytes" in PAGE
     assert f"nest at most {wire.MAX_DEPTH} deep" in PAGE
     assert f"`{' '.join(wire.DTYPES)}`" in PAGE
     assert f"Format {FORMAT}" in PAGE
-    for verb, keys in worker_keys.items():
+    for verb, keys in worker.KEYS.items():
         assert f"`{verb}: " in PAGE
         assert all(f"`{key}" in PAGE for key in keys)
 
 
-def test_schema_knows_the_keys_of_the_worker(worker_keys: dict[str, set[str]]) -> None:
+def test_schema_knows_the_keys_of_the_worker() -> None:
     definitions = json.loads((schema.SCHEMAS / "wire.schema.json").read_text())["definitions"]
-    assert {verb: set(definitions[verb]["properties"]) for verb in worker_keys} == worker_keys
+    assert {verb: set(definitions[verb]["properties"]) for verb in worker.KEYS} == worker.KEYS
     assert definitions["dtype"]["enum"] == list(wire.DTYPES)
-
-
-@pytest.fixture(scope="module")
-def worker_keys() -> dict[str, set[str]]:
-    code = "import json, runpy, sys; print(json.dumps(runpy.run_path(sys.argv[1])['KEYS'], default=list))"
-    worker = str(ROOT / "grader" / "worker.py")  # in a process of its own: it takes its folder off sys.path
-    done = subprocess.run([sys.executable, "-c", code, worker], capture_output=True, text=True, timeout=20)
-    return {verb: set(keys) for verb, keys in json.loads(done.stdout).items()}
 
 
 # -- the schema -----------------------------------------------------------------------------------------
