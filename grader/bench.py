@@ -15,9 +15,10 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from grader.session import Bundle
 from grader.tree import Tree, bundle, module_of
 from grader.workspace import Place, here
 
+FRESH = 3  # pairs of processes that share the rounds: where one lies in memory can slow it by half
 LEAST_S = 0.01  # a run shorter than this is repeated inside the process
 CHILD = Path(__file__).resolve().parent / "bench_child.py"
 
@@ -100,7 +102,10 @@ class Contender:
                 stream.close()
 
 
-def measured(one: Contender, other: Contender, pairs: int) -> Ratio:
+Open = Callable[[], Contender]
+
+
+def measured(one: Contender, other: Contender, pairs: int) -> tuple[list[float], list[float]]:
     """Rounds of A B B A, after one round to warm up that also says how often a short run is repeated."""
     repeat = max(1, math.ceil(LEAST_S / max(1e-7, min(one.seconds(1), other.seconds(1)))))
     a, b = [], []
@@ -109,7 +114,7 @@ def measured(one: Contender, other: Contender, pairs: int) -> Ratio:
         third, fourth = other.seconds(repeat), one.seconds(repeat)
         a.append(first + fourth)
         b.append(second + third)
-    return ratio_of(a, b)
+    return a, b
 
 
 def rows(stage: Stage, place: Place, pairs: int, bar: console.Bar) -> Iterator[dict[str, Any]]:
@@ -123,25 +128,32 @@ def rows(stage: Stage, place: Place, pairs: int, bar: console.Bar) -> Iterator[d
         contenders = list(spec["against"].items())
         if place.tree.kind != "reference":
             contenders.insert(0, ("reference", None))
-        with closing(Contender(file, mine, workload, "impl", "")) as one:
-            for name, limit in contenders:
-                bar(f"{stage.unit}: {workload} against {name}")
-                row = {"workload": workload, "about": spec["about"], "against": name, "bar": limit}
-                binds = limit if place.tree.kind == "reference" else None
-                who = "impl" if name == "reference" else name
-                with closing(Contender(file, reference, workload, who, peers)) as other:
-                    yield row | beside(one, other, pairs, binds, stage)
+        one = partial(Contender, file, mine, workload, "impl", "")
+        for name, limit in contenders:
+            bar(f"{stage.unit}: {workload} against {name}")
+            row = {"workload": workload, "about": spec["about"], "against": name, "bar": limit}
+            binds = limit if place.tree.kind == "reference" else None
+            who = "impl" if name == "reference" else name
+            other = partial(Contender, file, reference, workload, who, peers)
+            yield row | beside(one, other, pairs, binds, stage)
 
 
-def beside(one: Contender, other: Contender, pairs: int, limit: float | None, stage: Stage) -> dict[str, Any]:
+def beside(one: Open, other: Open, pairs: int, limit: float | None, stage: Stage) -> dict[str, Any]:
     """What a row says of two contenders; a bar binds the reference alone."""
-    if "error" in one.answer:
-        raise UsageError(one.answer["error"], f"ol bench {stage.id}", f"ol check {stage.id} first")
-    if "missing" in other.answer:
-        return {"missing": other.answer["missing"]}
-    if "error" in other.answer:
-        raise OwnFault(other.answer["error"], f"fixtures/{stage.unit}/bench.py", "mend it")
-    found = measured(one, other, pairs)
+    a: list[float] = []
+    b: list[float] = []
+    for i in range(FRESH):
+        with closing(one()) as mine, closing(other()) as theirs:
+            if "error" in mine.answer:
+                raise UsageError(mine.answer["error"], f"ol bench {stage.id}", f"ol check {stage.id} first")
+            if "missing" in theirs.answer:
+                return {"missing": theirs.answer["missing"]}
+            if "error" in theirs.answer:
+                raise OwnFault(theirs.answer["error"], f"fixtures/{stage.unit}/bench.py", "mend it")
+            times = measured(mine, theirs, pairs * (i + 1) // FRESH - pairs * i // FRESH)
+        a += times[0]
+        b += times[1]
+    found = ratio_of(a, b)
     holds = None if limit is None else found.median <= limit
     return {
         "ratio": found.median, "low": found.low, "high": found.high, "rounds": found.rounds, "holds": holds,
