@@ -5,6 +5,7 @@ A double lives in the learner's process: what it reports is evidence against mis
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,16 @@ def overwrite(array: Any, value: float) -> None:
 def given(value: Any) -> Any:
     """Hand back the very object that came in: what a case does to it later, it does to the caller's own."""
     return value
+
+
+def model_folder(name: str) -> str:
+    """The folder of a model that comes with the fixtures, for `llama.load` and `tokenizer.Tokenizer.load`.
+
+    >>> model_folder("tiny").endswith("fixtures/models/tiny")
+    True
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return os.path.join(root, "fixtures", "models", name)
 
 
 class Bag:
