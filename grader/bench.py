@@ -12,12 +12,10 @@ import json
 import math
 import os
 import platform
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from grader.errors import NOT_PASSED, PASSED, OwnFault, UsageError
 from grader.fixtures import import_file
 from grader.launch import worker_env
 from grader.path import Stage, built, find, read_path
+from grader.perf import Ratio, interval
 from grader.report import FORMAT
 from grader.session import Bundle
 from grader.tree import Tree, bundle, module_of
@@ -37,29 +36,13 @@ LEAST_S = 0.01  # a run shorter than this is repeated inside the process
 CHILD = Path(__file__).resolve().parent / "bench_child.py"
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How long one contender takes over another: the median of rounds, and a 95 % interval of it."""
-
-    median: float
-    low: float
-    high: float
-    rounds: int
-
-
 def ratio_of(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """The ratio of a to b, round by round; the interval is that of the median by order statistics.
+    """The ratio of a to b, round by round, with a 95 % interval of its median.
 
     >>> ratio_of([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     Ratio(median=2.0, low=2.0, high=2.0, rounds=3)
     """
-    ratios = sorted(x / y for x, y in zip(a, b, strict=True))
-    n = len(ratios)
-    k = 0  # the largest k with P(fewer than k+1 of n rounds below the median) <= 2.5 %
-    while sum(math.comb(n, i) for i in range(k + 1)) <= 0.025 * 2**n:
-        k += 1
-    k = max(0, k - 1)
-    return Ratio(statistics.median(ratios), ratios[k], ratios[n - 1 - k], n)
+    return interval([x / y for x, y in zip(a, b, strict=True)], 0.05)
 
 
 class Contender:

@@ -138,7 +138,7 @@ def spliced(path: Path, root: Path, oracle: Any) -> str:
     values: dict[Place, Any] = {}
     oracles = marked.value["oracles"]
     for i, case in enumerate(marked.value["cases"]):
-        if "property" in case:
+        if "property" in case or "perf" in case:
             continue
         at: Place = ("cases", i)
         hand = all(oracles.get(o, {}).get("kind") == "hand" for o in case["oracle"])

@@ -22,6 +22,7 @@ FORMS = {  # the keys of each verb
     "call": COMMON | {"call", "on", "args", "objects", "mutates", "expect", "twin"},
     "trace": COMMON | {"new", "args", "objects", "steps"},
     "property": COMMON | {"call", "on", "args", "objects", "mutates", "property"},
+    "perf": COMMON | {"call", "on", "args", "objects", "perf"},
     "answer": COMMON | {"answer", "expect", "reject"},
     "script": COMMON | {"new", "args", "property"},
 }
@@ -340,6 +341,53 @@ class Reader(Values):
             cmp_of(prop)
         except BadValue as error:
             self.refuse((*at, "cmp"), str(error))
+
+    # -- perf ---------------------------------------------------------------------------------------
+
+    def _perf(self, case: Case, at: Place) -> None:
+        raw, perf, place = case.raw, case.raw["perf"], (*at, "perf")
+        few, many = perf["sizes"]
+        if few >= many:
+            self.refuse((*place, "sizes"), f"[{few}, {many}]: the second run must be the longer one")
+        self.judged(perf["check"], (*place, "check"))
+        self.values(raw.get("args", {}), (*at, "args"))
+        self.on(raw, at)
+        drawn = self.given(perf["given"], (*place, "given"))
+        for name in raw.get("args", {}):
+            if drawn is not None and name in drawn:
+                self.refuse((*place, "given", name), f"{name!r} is drawn and stands in args")
+        measure, there = perf["measure"], (*place, "measure")
+        against = measure.get("against")
+        if isinstance(against, dict):
+            self.values(against["args"], (*there, "against", "args"))
+        if against == "naive" and not (self.data / "baseline" / "naive.py").is_file():
+            self.refuse((*there, "against"), "there is no baseline/naive.py", "write it beside this file")
+        if not {"max", "min"} & set(measure) and against != "self":
+            self.refuse(
+                there, "one of max, min", "only beside itself does code have a ratio that is known: 1"
+            )
+        if measure["metric"] == "work":
+            self.counted(measure, there)
+        else:
+            if against is None:
+                self.refuse(there, "a time_ratio needs against", "seconds of one machine alone mean nothing")
+            if "counter" in measure:
+                self.refuse((*there, "counter"), "a counter goes with metric: work")
+            pairs = measure.get("pairs", [0, 1])
+            if pairs[0] > pairs[1]:
+                self.refuse((*there, "pairs"), f"[{pairs[0]}, {pairs[1]}]: at least, at most")
+
+    def counted(self, measure: dict[str, Any], at: Place) -> None:
+        counter = measure.get("counter")
+        if counter is None or ("get" in counter) == ("do" in counter):
+            self.refuse(at, "metric: work needs counter: {on: <object>, get: <name>}, or do for get")
+        self.use(counter["on"], (*at, "counter", "on"))
+        if measure.get("against") == "self":
+            self.refuse((*at, "against"), "work beside itself is always the same")
+        if "pairs" in measure:
+            self.refuse((*at, "pairs"), "counted work does not vary: pairs go with time_ratio")
+
+    # -- script -------------------------------------------------------------------------------------
 
     def _script(self, case: Case, at: Place) -> None:
         raw, prop, place = case.raw, case.raw["property"], (*at, "property")

@@ -54,7 +54,8 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers, agai
     if not specs or not failing:
         return None
     bench = Bench(unit, workers)
-    right = [c for c in unit.cases if c.id in verdicts and verdicts[c.id].passed and not c.heavy]
+    passed = [c for c in unit.cases if c.id in verdicts and verdicts[c.id].passed]
+    right = [c for c in passed if not c.heavy and c.verb != "perf"]
     passing = [case for case in right if is_quick(case)]
     short = [case.id for case in unit.cases if case.id in failing and is_quick(case)]
     # Where few short cases fail the long ones speak too, on both sides.
@@ -126,7 +127,11 @@ def evidence_of(unit: Unit, verdicts: Mapping[str, Verdict]) -> dict[str, Eviden
 
 
 def is_quick(case: Case) -> bool:
-    return not case.heavy and case.verb != "property" and len(case.raw.get("steps", ())) <= MOST_STEPS
+    return (
+        not case.heavy
+        and case.verb not in ("property", "perf")
+        and len(case.raw.get("steps", ())) <= MOST_STEPS
+    )
 
 
 def agrees(learner: Evidence, mutant: Verdict) -> bool:

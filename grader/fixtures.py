@@ -40,7 +40,7 @@ class Case:
 
     @property
     def verb(self) -> str:
-        verbs = (("property", "property"), ("steps", "trace"), ("answer", "answer"))
+        verbs = (("property", "property"), ("perf", "perf"), ("steps", "trace"), ("answer", "answer"))
         return next((verb for key, verb in verbs if key in self.raw), "call")
 
     @property

@@ -114,7 +114,8 @@ class Grader:
         from grader import runner
 
         if not stage.is_sheet:
-            ours = self.workers.opener(bundle(reference, self.root, map(module_of, stage.files)))
+            course = bundle(reference, self.root, map(module_of, stage.files))
+            ours = self.workers.opener(course)
         total, done = len(cases), 0
 
         def tick(_: Any) -> None:
@@ -124,7 +125,8 @@ class Grader:
 
         start = time.perf_counter()
         try:
-            run = runner.Runner(unit, opener, ours).run(cases, self.options.twice, tick)
+            naive = None if stage.is_sheet else runner.baseline(unit, self.workers, course)
+            run = runner.Runner(unit, opener, ours, naive=naive).run(cases, self.options.twice, tick)
         finally:
             if self.options.adapter and not stage.is_sheet:
                 adapter.shutdown(opener)
@@ -267,6 +269,8 @@ def report_of(unit: Unit, cases: Sequence[Case], run: UnitRun, options: Options)
 
 def case_row(case: Case, verdict: Any) -> dict[str, Any]:
     row: dict[str, Any] = {"id": case.id, "outcome": verdict.outcome, "level": level(case)}
+    if verdict.measured:
+        row["measured"] = verdict.measured
     if verdict.passed:
         return {**row, "policy": verdict.policy} if verdict.policy else row
     row |= {

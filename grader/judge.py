@@ -80,6 +80,7 @@ class Verdict:
     mistake: str = ""  # the wrong answer of a solve set, in words
     topic: str = ""  # and its hint
     last_state: str = ""
+    measured: dict[str, float] = field(default_factory=dict)
     error: float | None = None  # the measured distance, in units of the tolerance's own measure
 
     @property

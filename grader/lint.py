@@ -94,7 +94,7 @@ def called(case: Case) -> Iterator[tuple[str, list[str]]]:
     for obj in raw.get("objects", []):
         yield obj["new"], list(obj.get("args", {}))
     if "call" in raw and "on" not in raw:
-        prop = raw.get("property", {}).get("given", {})
+        prop = (raw.get("property") or raw.get("perf") or {}).get("given", {})
         drawn = [] if isinstance(prop.get("draw"), str) else list(prop)
         yield raw["call"], list(raw.get("args", {})) + drawn
     for step in raw.get("steps", []):
@@ -160,7 +160,7 @@ def oracle_findings(unit: Unit) -> Iterator[str]:
         for top in imported(node) & {"impl", "grader"}:
             yield f"{where}:{getattr(node, 'lineno', 0)}: an oracle never imports {top}"
     for case in unit.cases:
-        prop = case.raw.get("property", {})
+        prop = case.raw.get("property") or case.raw.get("perf") or {}
         given = prop.get("given", {})
         draws = [given] if isinstance(given.get("draw"), str) else list(given.values())
         names = [d["draw"] for d in draws if isinstance(d, dict) and "draw" in d] + [

@@ -18,7 +18,7 @@ from grader.compare import Attrs, Keys, Leaf, Seq, Want, compare, want_of
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import Verdict
-from grader.runner import Runner, UnitRun
+from grader.runner import Runner, UnitRun, baseline
 from grader.session import Workers
 from grader.tree import Tree, bundle, module_of
 from grader.values import decode_args
@@ -81,8 +81,9 @@ class Bench:
         tree = Tree(self.unit.root, kind="reference")
         base = bundle(tree, self.unit.root, [module_of(f) for f in self.unit.stage.files])
         return Runner(
-            self.unit, self.workers.opener(base, replace), self.workers.opener(base), shrinking=False
-        )
+            self.unit, self.workers.opener(base, replace), self.workers.opener(base), shrinking=False,
+            naive=baseline(self.unit, self.workers, base),
+        )  # fmt: skip
 
     def run(self, cases: list[Case], replace: dict[str, str] | None = None, twice: bool = False) -> UnitRun:
         return self.runner(replace).run(cases, twice)
@@ -106,7 +107,9 @@ def report(unit: Unit, workers: Workers, progress: Callable[[str], None]) -> dic
     signatures: dict[str, list[str]] = {}
     for name, spec in specs.items():
         progress(f"{unit.name}: mutant {name}")
-        verdicts = bench.run(unit.cases, mutated(unit, name, spec)).verdicts
+        # Only what is slow on purpose is timed: a wrong value may take any time it likes.
+        asked = [case for case in unit.cases if case.verb != "perf" or name in case.kills]
+        verdicts = bench.run(asked, mutated(unit, name, spec)).verdicts
         kills = [case for case, v in verdicts.items() if v.outcome in KILLS]
         claimed = [case for case in claims[name] if case in kills]
         killed += bool(kills)
@@ -119,10 +122,11 @@ def report(unit: Unit, workers: Workers, progress: Callable[[str], None]) -> dic
         weak += [{"mutant": name, **w} for w in tolerances(verdicts, claimed)]
         signatures.setdefault(signature(verdicts), []).append(name)
     rejected = []
+    valued = [case for case in unit.cases if case.verb != "perf"]
     others = list(equivalents(unit))
     for name, replace in others:
         progress(f"{unit.name}: equivalent {name}")
-        failed = [v for v in bench.run(unit.cases, replace, twice=True).verdicts.values() if not v.passed]
+        failed = [v for v in bench.run(valued, replace, twice=True).verdicts.values() if not v.passed]
         rejected += [
             {"equivalent": name, "case": v.case, "outcome": v.outcome, "text": said(v)} for v in failed[:1]
         ]

@@ -101,8 +101,8 @@ def shrunk(
 # -- one call -------------------------------------------------------------------------------------------
 
 
-def draw_args(context: Context, choose: Any) -> dict[str, Any]:
-    given = context.case.raw["property"]["given"]
+def draw_args(context: Context, given: dict[str, Any], choose: Any) -> dict[str, Any]:
+    """The arguments that `given` draws: one by one, or all of them in one draw."""
     if isinstance(given.get("draw"), str):
         drawn = drawn_by(context, given, choose)
         if not isinstance(drawn, dict):
@@ -121,7 +121,7 @@ def drawn_by(context: Context, drawing: dict[str, Any], choose: Any) -> Any:
 
 def run_call(context: Context, choose: Any) -> Attempt:
     raw, prop = context.case.raw, context.case.raw["property"]
-    args = {**context.args(raw), **draw_args(context, choose)}
+    args = {**context.args(raw), **draw_args(context, raw["property"]["given"], choose)}
     for spec in raw.get("objects", []):  # fresh ones: a run must not depend on the runs before it
         yield from construct(context, spec["id"], spec["new"], spec.get("args", {}))
     message = message_of("call", raw["call"], args, raw.get("on"))
@@ -173,9 +173,14 @@ def expectation(
         if answer.raised is None or answer.raised.phase != "call":
             raise OwnFault(f"the reference answered {answer.kind} to {raw['call']}", context.case.id)
         return {"raises": answer.raised.kind}
+    return oracle_says(context, args)
+
+
+def oracle_says(context: Context, args: dict[str, Any]) -> dict[str, Any]:
+    """What expect() says of a call of this case with these arguments."""
     # A copy: an oracle that writes into its arguments must not make the learner's look changed.
     given = {"args": plain(args), "objects": plain_objects(context)}
-    case = {"id": context.case.id, "call": raw["call"], **given}
+    case = {"id": context.case.id, "call": context.case.raw["call"], **given}
     expected = ask(context, "expect", context.unit.oracle.expect, case)
     if not isinstance(expected, dict) or not {"return", "raises"} & set(expected):
         raise OwnFault("expect() gave neither return nor raises", context.case.id, "fix oracle.py")

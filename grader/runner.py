@@ -23,7 +23,8 @@ from grader.draw import shuffled
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import SESSION_OUTCOMES, Judge, Request, Verdict, judge, raise_text
-from grader.session import IMPORT_LIMIT_S, Ended, Opener, Session
+from grader.session import IMPORT_LIMIT_S, Bundle, Ended, Opener, Session, Workers
+from grader.tree import module_of
 
 THREE_DEADLINES = 3
 FEW = 10  # quick cases that are not worth another session
@@ -85,7 +86,10 @@ class Shared:
 
 
 class Runner:
-    """Runs cases of one unit on sessions that `opener` opens; `reference` answers `same_as: reference`."""
+    """Runs cases of one unit on sessions that `opener` opens.
+
+    `reference` answers `same_as: reference`; it and `naive` are what a perf case compares times with.
+    """
 
     def __init__(
         self,
@@ -94,8 +98,9 @@ class Runner:
         reference: Opener | None = None,
         jobs: int = 0,
         shrinking: bool = True,
+        naive: Opener | None = None,
     ) -> None:
-        self.unit, self.opener, self.reference = unit, opener, reference
+        self.unit, self.opener, self.reference, self.naive = unit, opener, reference, naive
         self.shrinking = shrinking
         self.jobs = jobs or min(2, os.cpu_count() or 1)
 
@@ -108,9 +113,14 @@ class Runner:
         """Every case once, or the passing ones twice in another order and company."""
         start = time.perf_counter()
         shared = Shared()
-        verdicts = self.once(cases, 1, shared, on_case)
+        timed = [case for case in cases if case.verb == "perf"]
+        verdicts = self.once([case for case in cases if case.verb != "perf"], 1, shared, on_case)
+        for case in timed:  # alone, when nothing else of ours runs
+            verdicts[case.id] = self.timed(case, shared)
+            on_case(verdicts[case.id])
         if twice:
-            again = [c for c in cases if verdicts[c.id].passed and c.verb != "property" and not c.heavy]
+            once = ("property", "perf")
+            again = [c for c in cases if verdicts[c.id].passed and c.verb not in once and not c.heavy]
             for name, second in self.once(again, 2, shared, lambda _: None).items():
                 if not second.passed:
                     why = f"gave two answers: passed, then {second.outcome}"
@@ -119,6 +129,7 @@ class Runner:
                         step=second.step, difference=second.difference, files=second.files,
                     )  # fmt: skip
         settle_twins(self.unit, verdicts)
+        verdicts = {case.id: verdicts[case.id] for case in cases}
         files = {file for verdict in verdicts.values() for file in verdict.files}
         return UnitRun(
             verdicts, shared.loaded, files, shared.voided, time.perf_counter() - start, shared.libm
@@ -154,10 +165,47 @@ class Runner:
                 shared.stop()
                 raise
         if shared.unit_failure is not None:
-            failure = shared.unit_failure
-            return {c.id: Verdict(c.id, failure.outcome, failure.text, step="import", raised=failure.raised,
-                                  at=failure.at, output=failure.output) for c in cases}  # fmt: skip
+            return {case.id: failed_import(case, shared.unit_failure) for case in cases}
         return {case.id: verdicts[case.id] for case in cases}
+
+    def timed(self, case: Case, shared: Shared) -> Verdict:
+        """A perf case: two sessions at once, this code and what it is compared with."""
+        from grader import perf
+
+        if shared.unit_failure is not None:
+            return failed_import(case, shared.unit_failure)
+        if shared.out_of_time:
+            return blocked(case)
+        against = case.raw["perf"]["measure"].get("against")
+        openers = {"reference": self.reference, "naive": self.naive}
+        other = openers[against] if isinstance(against, str) and against in openers else self.opener
+        if other is None:
+            raise OwnFault(
+                f"{case.id}: no {against} code to compare with", case.file, "impl/ is missing here"
+            )
+        opened: list[Session] = []
+        try:
+            for opener in (self.opener, other):
+                opened.append(opener())
+                failure = hello(opened[-1], self.unit.name)
+                if failure is not None and opener is not self.opener:
+                    raise OwnFault(f"the {against} code cannot be imported: {failure.text}", case.id)
+                if failure is not None:
+                    shared.unit_failure = failure
+                    return failed_import(case, failure)
+            verdict = perf.judge_perf(self.unit, case, *opened)
+            verdict.output = opened[0].output()
+            for session in opened:
+                session.close()
+            return self.whose(verdict, opened[0])
+        except Ended as ended:
+            if ended.outcome == "deadline":
+                shared.add_deadline()
+            output = opened[0].output() if opened else ""
+            return Verdict(case.id, ended.outcome, ended.text, at=ended.at, output=output)
+        finally:
+            for session in opened:
+                session.kill()
 
     # -- one job ------------------------------------------------------------------------------------
 
@@ -377,6 +425,22 @@ def settle_twins(unit: Unit, verdicts: dict[str, Verdict]) -> None:
         if not verdicts[twin].passed:
             verdict.outcome = "inconclusive"
             verdict.text = f"raised as it must, but its twin {twin} does not pass, so this proves nothing yet"
+
+
+def baseline(unit: Unit, workers: Workers, course: Bundle) -> Opener | None:
+    """What opens sessions with the naive code that perf cases compare with, where a unit has one."""
+    path = unit.dir / "baseline" / "naive.py"
+    if not path.is_file():
+        return None
+    return workers.opener(course, {module_of(unit.stage.files[0]): path.read_text()})
+
+
+def failed_import(case: Case, failure: Verdict) -> Verdict:
+    """A file that cannot be imported is every case's verdict."""
+    return Verdict(
+        case.id, failure.outcome, failure.text, step="import", raised=failure.raised, at=failure.at,
+        output=failure.output,
+    )  # fmt: skip
 
 
 def blocked(case: Case) -> Verdict:
