@@ -13,17 +13,24 @@ from grader.report import FORMAT
 from grader.workspace import course_root
 
 
-def chosen(names: Sequence[str]) -> tuple[Path, list[Stage], list[str]]:
-    """The built units that were named, or all of them; and the ids that are not built."""
+def chosen(names: Sequence[str], gates: bool = False) -> tuple[Path, list[Stage], list[str]]:
+    """The built units that were named, or all of them; and the ids that are not built.
+
+    With `gates`, milestones that have cases of their own count as units.
+    """
     root = course_root()
     stages = read_path(root / "path.tsv")
-    units = [stage for stage in stages if not stage.is_milestone]
+
+    def counts(stage: Stage) -> bool:
+        return not stage.is_milestone or (gates and (root / "fixtures" / stage.unit).is_dir())
+
+    units = [stage for stage in stages if counts(stage)]
     not_built = [s.id for s in units if not built(s, root)]
     if not names:
         return root, [s for s in units if s.id not in not_built], not_built
     picked = [find(stages, name) for name in names]
     for stage in picked:
-        if stage.is_milestone:
+        if not counts(stage):
             raise UsageError(f"{stage.id} is a gate, not a unit", "path.tsv", "name a unit")
         if stage.id in not_built:
             raise UsageError(
@@ -42,7 +49,7 @@ def build(names: tuple[str, ...], only_check: bool, as_json: bool) -> int:
     """Recompute expected values; with --check only say what would change."""
     from grader.build import build as rebuild
 
-    root, stages, not_built = chosen(names)
+    root, stages, not_built = chosen(names, gates=True)
     rows = []
     with console.Bar() as bar:
         for stage in stages:

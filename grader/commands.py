@@ -207,6 +207,12 @@ def gate_lines(gate: dict[str, Any], units: list[dict[str, Any]]) -> list[str]:
         lines.append(f"  {pad(unit['outcome'])} {unit['id']:8} {unit['unit']:14} {detail}")
     for step in gate["steps"]:
         lines.append(f"  {pad(step['outcome'])} step     {step['title']}: {step['gate']}")
+        indent = " " * 24
+        if step["outcome"] not in ("pass", "not built"):
+            lines.append(f"{indent}{step.get('text', '')}")
+        for case, values in step.get("measured", {}).items():
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            lines.append(f"{indent}{case}: {shown}")
     if gate["missing"]:
         lines += ["", f"  without a pass: {', '.join(gate['missing'])}"]
     return [*lines, f"  {passed} of {len(units)} required units pass"]

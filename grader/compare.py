@@ -203,6 +203,8 @@ def want_value(value: Any, cmp: Cmp) -> Want:
     if isinstance(value, dict):
         if set(value) == {"labels"}:  # how a model marks its ids
             return Leaf(settled(value["labels"]), Cmp("labels"))
+        if set(value) == {"attrs"}:
+            return Attrs({name: want_value(item, cmp) for name, item in value["attrs"].items()})
         return Keys({k: want_value(v, cmp) for k, v in value.items()})
     return Leaf(settled(value), cmp)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from grader.errors import OwnFault, UsageError
-from grader.fixtures import read_yaml
-from grader.grading import Grader
+from grader.fixtures import load, read_yaml
+from grader.grading import Grader, outcome_of
 from grader.path import Stage, find
 
 
@@ -57,22 +57,22 @@ def run_gate(name: str, gates: dict[str, Any], stages: Sequence[Stage], grader: 
     """The gate's report and those of its units."""
     units, steps = required_units(name, gates, stages)
     reports = [grader.grade(stage) for stage in units]
+    waiting = [report["id"] for report in reports if report["outcome"] != "pass"]
     rows = []
     for step in steps:
-        file = grader.root / "fixtures" / step["cases"]
-        row = {
-            "id": step["id"],
-            "title": step["title"],
-            "gate": step["gate"],
-            "level": step.get("level", "required"),
-        }
-        if not file.exists():
+        row = {key: step[key] for key in ("id", "title", "gate")} | {"level": step.get("level", "required")}
+        if not (grader.root / "fixtures" / step["cases"]).is_file():
             row |= {"outcome": "not built", "text": "this course has no cases for it yet"}
+        elif waiting:
+            row |= {"outcome": "blocked", "text": f"runs once {', '.join(waiting)} passes"}
         else:
-            raise OwnFault(f"step {step['id']} has cases, and this grader cannot run steps yet", str(file))
+            own, _ = required_units(step["of"], gates, stages)
+            gate_stage = find(stages, step["of"])
+            report = grader.grade_steps(gate_stage, own)
+            names = {c.id for c in load(gate_stage, grader.root).cases if c.file.endswith(step["cases"])}
+            row |= taken([case for case in report["cases"] if case["id"] in names])
         rows.append(row)
-    missing = [report["id"] for report in reports if report["outcome"] != "pass"]
-    missing += [row["id"] for row in rows if row["level"] == "required" and row["outcome"] != "pass"]
+    missing = waiting + [row["id"] for row in rows if row["level"] == "required" and row["outcome"] != "pass"]
     passed = not missing and bool(reports)
     gate = {
         "id": name,
@@ -82,3 +82,21 @@ def run_gate(name: str, gates: dict[str, Any], stages: Sequence[Stage], grader: 
         "missing": missing,
     }
     return {"gate": gate, "units": reports}
+
+
+def taken(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a step's own cases say: the worst outcome, the first failure, and every measured value."""
+    row: dict[str, Any] = {
+        "outcome": outcome_of([case["outcome"] for case in cases if case["level"] == "required"]),
+        "cases": len(cases),
+        "measured": {case["id"].partition("/")[2]: case["measured"] for case in cases if "measured" in case},
+    }
+    failed = [case for case in cases if case["outcome"] != "pass"]
+    return row | ({"text": said(failed[0]), "failed": failed} if failed else {})
+
+
+def said(case: dict[str, Any]) -> str:
+    """A failing case in a line."""
+    d = case.get("difference") if case["outcome"] == "fail" else None
+    words = f"expected {d['expected']}, got {d['got']} {d['note']}".rstrip() if d else case.get("text", "")
+    return f"{case['id'].partition('/')[2]}: {words or case['outcome']}"

@@ -6,7 +6,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,11 @@ class Grader:
                 return {**known, "recorded": True}
         return self.run(stage, blocking)
 
+    def grade_steps(self, gate: Stage, units: Sequence[Stage]) -> dict[str, Any]:
+        """The report on a gate's own cases, which call every unit that it requires."""
+        files = tuple(file for unit in units for file in unit.files if file.endswith(".py"))
+        return self.grade(replace(gate, kind="build", files=files, needs=()))
+
     def passes(self, need: Stage) -> bool:
         if not built(need, self.root):
             return False
@@ -93,7 +98,7 @@ class Grader:
         tree = self.options.tree
         files = {f: tree.file_of(module_of(f), f) for f in stage.files if f.endswith((".py", ".toml"))}
         missing = [name for name, path in files.items() if not path.is_file()]
-        reference = Tree(self.root, kind="reference")
+        reference, entry = Tree(self.root, kind="reference"), f"impl.{stage.unit}"
         opener: Opener
         ours: Opener
         if stage.is_sheet:
@@ -107,14 +112,14 @@ class Grader:
         elif missing:
             return self.missing(stage, unit, missing)
         else:
-            theirs = bundle(tree, self.root, map(module_of, stage.files), assisted)
+            theirs = bundle(tree, self.root, map(module_of, stage.files), assisted, entry=entry)
             opener = self.workers.opener(theirs)
             if "grader.runner" not in sys.modules:  # importing it, and NumPy with it, takes a while
                 self.workers.prepare(theirs, stage.unit, SESSIONS)
         from grader import runner
 
         if not stage.is_sheet:
-            course = bundle(reference, self.root, map(module_of, stage.files))
+            course = bundle(reference, self.root, map(module_of, stage.files), entry=entry)
             ours = self.workers.opener(course)
         total, done = len(cases), 0
 
@@ -187,7 +192,8 @@ class Grader:
         report["files"] = hashes
         if self.options.partial:
             return
-        self.progress.record(stage.unit, progress.basis(hashes, unit.sha256, self.options.tree.map), report)
+        resting = progress.basis(self.progress.root, hashes, unit.sha256, self.options.tree.map)
+        self.progress.record(stage.unit, resting, report)
         if report["outcome"] in FAILS and not any(case.get("step") == "import" for case in report["cases"]):
             topics = sorted(
                 {t for case in report["cases"] if case["outcome"] in FAILS for t in case.get("hints", [])}

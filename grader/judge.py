@@ -110,6 +110,7 @@ class Context:
     shrinking: bool = True
     labels: Labels = field(default_factory=Labels)
     files: set[str] = field(default_factory=set)
+    measured: dict[str, float] = field(default_factory=dict)
 
     @property
     def limit_s(self) -> float:
@@ -141,7 +142,7 @@ class Context:
         return Request(message, self.limit_s)
 
     def verdict(self, outcome: str, text: str = "", **more: Any) -> Verdict:
-        return Verdict(self.case.id, outcome, text, files=self.files, **more)
+        return Verdict(self.case.id, outcome, text, files=self.files, **{"measured": self.measured, **more})
 
     def stop(self, outcome: str, text: str = "", **more: Any) -> Stop:
         return Stop(self.verdict(outcome, text, **more))

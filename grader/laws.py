@@ -62,3 +62,21 @@ def ascending(given: dict[str, Any], got: Any) -> str | None:
     x = np.asarray(got, np.float64).reshape(-1)
     fall = np.flatnonzero(~(x[1:] >= x[:-1]))
     return f"falls at index {int(fall[0]) + 1}" if fall.size else None
+
+
+def valid_documents(given: dict[str, Any], got: Any, schema: dict[str, Any], finished: int) -> dict[str, Any]:
+    """Every finished document parses and validates."""
+    import json
+
+    import jsonschema
+
+    done = [text for text, ended in got if ended]
+    wrong = ""
+    for text in done:
+        try:
+            jsonschema.validate(json.loads(text), schema)
+        except (ValueError, jsonschema.ValidationError) as error:
+            wrong = wrong or f"{text!r}: {str(error).splitlines()[0]}"
+    if len(done) < finished:
+        wrong = wrong or f"{len(done)} of {len(got)} documents were finished, at least {finished} are due"
+    return {"measured": {"documents": len(got), "finished": len(done)}, "broken": wrong or None}

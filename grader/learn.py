@@ -35,7 +35,7 @@ def states(place: Place, stages: Sequence[Stage], graded: Mapping[str, str] | No
             digest = folder_digest(place.course / "fixtures" / stage.unit) if record is not None else ""
             if record is None:
                 found[stage.id] = "new"
-            elif progress.is_fresh(record[0], digest, place.tree.map):
+            elif progress.is_fresh(place.tree.root, record[0], digest, place.tree.map):
                 found[stage.id] = record[1]["outcome"]
             else:
                 found[stage.id] = "changed"

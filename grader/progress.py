@@ -70,17 +70,22 @@ def judging_code() -> str:
     return digest.hexdigest()
 
 
-def basis(files: dict[str, str], fixtures: str, names: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Everything that a verdict rests on; `names` is the map of ol.toml."""
+def basis(
+    root: Path, files: dict[str, str], fixtures: str, names: Iterable[tuple[str, str]]
+) -> dict[str, Any]:
+    """Everything that a verdict rests on; `names` is the map of ol.toml.
+
+    The workspace's place is a part of it: the files are named by their paths, and a copy has others.
+    """
     mapped = [list(pair) for pair in names]
     return {
-        "files": files, "fixtures": fixtures, "map": mapped, "judge": judging_code(), "versions": versions(),
+        "root": str(root), "files": files, "fixtures": fixtures, "map": mapped, "judge": judging_code(), "versions": versions(),
     }  # fmt: skip
 
 
-def is_fresh(recorded: dict[str, Any], fixtures: str, names: Iterable[tuple[str, str]]) -> bool:
+def is_fresh(root: Path, recorded: dict[str, Any], fixtures: str, names: Iterable[tuple[str, str]]) -> bool:
     """Whether a verdict still rests on what is here now."""
-    now = basis({path: sha256(Path(path)) for path in recorded["files"]}, fixtures, names)
+    now = basis(root, {path: sha256(Path(path)) for path in recorded["files"]}, fixtures, names)
     return now == recorded
 
 
@@ -194,7 +199,7 @@ class Progress:
     def fresh(self, unit: str, fixtures: str, names: Iterable[tuple[str, str]]) -> dict[str, Any] | None:
         """The recorded report, if everything it rests on is unchanged."""
         found = self.recorded(unit)
-        return found[1] if found is not None and is_fresh(found[0], fixtures, names) else None
+        return found[1] if found is not None and is_fresh(self.root, found[0], fixtures, names) else None
 
     def record(self, unit: str, resting_on: dict[str, Any], report: dict[str, Any]) -> None:
         self.execute(

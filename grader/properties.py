@@ -205,6 +205,9 @@ def check_laws(context: Context, args: dict[str, Any], answer: Answer) -> None:
         function = function_of(context, law["law"])
         try:
             broken = function(plain(args), answer.value, **law.get("with", {}))
+            if isinstance(broken, dict):  # a law that measures: its numbers, and what is wrong with them
+                context.measured |= broken["measured"]
+                broken = broken["broken"]
         except Exception as error:  # most likely the answer is of another kind; it fails closed
             broken = f"the law cannot read {kind_of(answer.value)}: {type(error).__name__}: {error}"
         if broken is not None:

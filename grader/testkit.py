@@ -5,6 +5,7 @@ A double lives in the learner's process: what it reports is evidence against mis
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
@@ -319,3 +320,63 @@ class ListCache:
     def mask(self, t_new: int) -> Array:
         seen = np.arange(self.seq_len() + t_new)
         return seen <= self.seq_len() + np.arange(t_new)[:, None]
+
+
+class PagedCache:
+    """One sequence of a paged pool as a cache: what a model and a loop call, by what the pool offers."""
+
+    def __init__(self, pool: Any, n_layers: int) -> None:
+        self.pool, self.n_layers = pool, n_layers
+        pool.add_seq("text")
+
+    def update(self, layer: int, k_new: Array, v_new: Array) -> Pair:
+        self.pool.append("text", layer, k_new[0], v_new[0])
+        keys, values = self.pool.gather("text", layer)
+        return keys[None].astype(np.float32), values[None].astype(np.float32)
+
+    def seq_len(self, layer: int | None = None) -> int:
+        layers = range(self.n_layers) if layer is None else [layer]
+        return min(int(self.pool.seq_len("text", n)) for n in layers)
+
+    positions = ListCache.positions
+    mask = ListCache.mask
+
+
+class Counted:
+    """A model that counts the positions it was asked to compute."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.fed = model, 0
+        self.n_layers, self.n_kv_heads = model.n_layers, model.n_kv_heads
+        self.d_head, self.max_len = model.d_head, model.max_len
+
+    def forward(self, ids: Array, positions: Any = None, cache: Any = None) -> Any:
+        self.fed += int(np.size(ids))
+        return self.model.forward(ids, positions=positions, cache=cache)
+
+
+def tokenizer(name: str) -> Any:
+    """The tokenizer of a model that comes with the fixtures."""
+    module = importlib.import_module("impl.tokenizer")
+    return module.Tokenizer.load(os.path.join(model_folder(name), "tokenizer.json"))
+
+
+def write_json(model: Any, tok: Any, schema: Any, p: Any, prompts: list[str], eos_id: int) -> list[Any]:
+    """A document by the schema after each prompt, by the units' own parts: (text, whether it was finished)."""
+    units = ("constrained", "kv_cache", "rng")
+    constrained, kv_cache, rng = (importlib.import_module(f"impl.{name}") for name in units)
+    dfa = constrained.regex_to_dfa(constrained.json_schema_to_regex(schema))
+    index = constrained.TokenIndex(dfa, constrained.vocab_bytes(tok), eos_id=eos_id)
+    made = []
+    for n, prompt in enumerate(prompts):
+        state, source = constrained.Constraint(index), rng.PCG32((p.seed or 0) + n)
+        asked = tok.encode(prompt)
+        cache = kv_cache.KVCache(model.n_layers, model.n_kv_heads, model.d_head, len(asked) + p.max_tokens)
+        ids: list[int] = []
+        while not state.done and len(ids) < p.max_tokens:
+            fed = np.array([ids[-1:] or asked])
+            logits = model.forward(fed, cache=cache)[0, -1]
+            ids.append(int(constrained.constrained_sample(logits, state, p, ids, source, asked)[0]))
+        text = tok.decode([i for i in ids if i != eos_id])
+        made.append((text, bool(state.done)))
+    return made

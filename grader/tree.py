@@ -115,6 +115,7 @@ def bundle(
     warm: Iterable[str] = (),
     assisted: Iterable[Stage] = (),
     replace: dict[str, str] | None = None,
+    entry: str = "",
 ) -> Bundle:
     """The map of a tree. `assisted` units are answered by the reference, `replace` gives sources as text."""
     files: dict[str, tuple[str, str, bool]] = {}
@@ -158,6 +159,8 @@ def bundle(
                 aliases.pop(module_of(file), None)
     for name, source in (replace or {}).items():
         files[name] = (files[name][0], source, files[name][2])
+    if entry:  # a gate has no file of its own to import
+        files.setdefault(entry, (f"<{entry}>", "", False))
     digest = hashlib.sha256(
         repr((sorted(files.items()), sorted(aliases.items()))).encode("utf-8", "surrogatepass")
     )

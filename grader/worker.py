@@ -196,11 +196,13 @@ class Session:
         return {} if self.called is None else {"file": defining_file(self.called)}
 
     def encode(self, value: Any, out: wire.Body, attrs: tuple[str, ...] = ()) -> Any:
+        parts, taken = len(out.parts), out.size
         try:
             return wire.encode(value, out.put, attrs)
         except OverflowError:
             size = getattr(value, "nbytes", None)
-            out.parts.clear()
+            del out.parts[parts:]  # what stands before it in this answer fits, and stays
+            out.size = taken
             return {"opaque": f"a result of {size} bytes" if size else "a result above the size limit"}
 
     def observe(self, message: dict[str, Any], body: Any, out: wire.Body) -> dict[str, Any]:

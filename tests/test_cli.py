@@ -254,6 +254,15 @@ def test_what_is_not_written_is_todo_and_says_where(ws: Path, course: Path) -> N
     assert follow == "next  write impl/stack.py (ol spec T.1 says what), then ol check T.1"
 
 
+def test_a_copied_workspace_is_graded_anew(ws: Path, course: Path, tmp_path: Path) -> None:
+    assert said(ws, course, "check", "T.1").returncode == PASSED
+    copy = tmp_path / "copy"
+    shutil.copytree(ws, copy)  # its record names the files of the first one
+    wrong_label(copy)
+    assert state(copy, course) == "changed"
+    assert said(copy, course, "check", "T.1").returncode == NOT_PASSED
+
+
 def test_a_unit_that_is_not_built_is_no_pass_and_no_error(ws: Path, course: Path) -> None:
     done = said(ws, course, "check", "T.2")
     assert (done.returncode, done.stderr) == (NOT_PASSED, "")
@@ -277,6 +286,86 @@ def test_a_step_that_does_not_exist_yet_is_no_pass(ws: Path, own: Path) -> None:
     assert (
         "not built    step     fast: twice as fast" in done.stdout and "without a pass: speed" in done.stdout
     )
+
+
+STEP_LAW = """
+import numpy as np
+
+
+def near(given, got, least):
+    value = got / 6
+    return {"measured": {"share": value}, "broken": None if value >= least else f"below {least}"}
+
+
+def three(choose):
+    return np.array([1.0, 2.0, 3.0])
+
+
+def expect(case):
+    return {"return": 6.0}
+"""
+STEP_CASES = """
+format: "1.0"
+unit: toy_gate
+title: The whole toy
+oracles:
+  hands: {kind: independent}
+cases:
+- id: toy_gate/sum
+  rule: [R1]
+  oracle: [hands]
+  call: stack.total
+  property: {given: {xs: {draw: three}}, holds: [{law: near, with: {least: 1}}], runs: 1}
+"""
+
+
+@pytest.fixture
+def stepped(own: Path) -> Path:
+    """A course whose gate has a step with a measure."""
+    steps = "[{id: sum, title: adds, gate: all of it, cases: toy_gate/sum.yaml}]"
+    (own / "spec" / "gates.yaml").write_text(GATE.replace("}", f", steps: {steps}}}"))
+    (own / "spec" / "toy_gate.md").write_text("# toy_gate\n\n## Rules\n\nR1. It MUST add.\n")
+    folder = own / "fixtures" / "toy_gate"
+    folder.mkdir()
+    (folder / "sum.yaml").write_text(STEP_CASES)
+    (folder / "oracle.py").write_text(STEP_LAW)
+    return own
+
+
+def test_a_step_of_a_gate_says_what_it_measured(ws: Path, stepped: Path) -> None:
+    done = said(ws, stepped, "gate", "MS-T")
+    assert done.returncode == PASSED, done
+    assert "  pass         step     adds: all of it\n" in done.stdout
+    assert "sum: share 1\n" in done.stdout
+    document = json.loads(said(ws, stepped, "gate", "MS-T", "--json").stdout)
+    assert document["gate"]["steps"] == [
+        {"id": "sum", "title": "adds", "gate": "all of it", "level": "required", "outcome": "pass",
+         "cases": 1, "measured": {"sum": {"share": 1.0}}}
+    ]  # fmt: skip
+
+
+def test_a_step_that_fails_says_why(ws: Path, stepped: Path) -> None:
+    file = stepped / "fixtures" / "toy_gate" / "sum.yaml"
+    file.write_text(file.read_text().replace("least: 1", "least: 2"))
+    done = said(ws, stepped, "gate", "MS-T")
+    assert done.returncode == NOT_PASSED
+    assert "  fail         step     adds: all of it\n" in done.stdout
+    assert "below 2" in done.stdout and "without a pass: sum\n" in done.stdout
+    document = json.loads(said(ws, stepped, "gate", "MS-T", "--json").stdout)
+    assert document["gate"]["steps"][0]["failed"][0]["measured"] == {"share": 1.0}
+
+
+def test_a_step_waits_for_the_units(ws: Path, stepped: Path) -> None:
+    wrong_label(ws)
+    done = said(ws, stepped, "gate", "MS-T")
+    assert "  blocked      step     adds: all of it\n" in done.stdout
+    assert "runs once T.1 passes\n" in done.stdout
+
+
+def test_what_a_gate_measured_is_recorded_until_a_file_changes(ws: Path, stepped: Path) -> None:
+    assert said(ws, stepped, "gate", "MS-T").returncode == PASSED
+    (stepped / "fixtures" / "toy_gate" / "oracle.py").write_text(STEP_LAW.replace("/ 6", "/ 12"))
+    assert said(ws, stepped, "gate", "MS-T").returncode == NOT_PASSED
 
 
 def test_outside_a_workspace_the_reference_is_graded_and_that_is_said(tmp_path: Path, own: Path) -> None:

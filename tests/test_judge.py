@@ -1344,3 +1344,13 @@ def test_shown_values_of_a_want_come_with_the_raise(run: Run) -> None:
     assert verdict.difference is not None
     assert (verdict.difference.expected, verdict.difference.got) == ("[1, 0.5]", "raised ValueError")
     assert verdict.text == "ValueError: no"
+
+
+def test_an_answer_that_is_full_keeps_what_fitted(run: Run) -> None:
+    """The result takes all that an answer may carry: the argument behind it is named by its size, no more."""
+    source = "import numpy as np\n\n\ndef f(x):\n    return np.zeros(1 << 20)\n"
+    unit = unit_of(call("{return: 1}", args="{x: {f64: [1.0, 2.0]}}"))
+    verdict = run(unit, source)["case"]
+    assert verdict.outcome == "fail"  # and not protocol
+    assert verdict.difference is not None
+    assert "1048576" in verdict.difference.got
