@@ -62,7 +62,7 @@ class Side:
     def __init__(self, context: Context, session: Session, args: dict[str, Any]) -> None:
         self.context, self.session = context, session
         self.fixed = {**context.args(context.case.raw), **args}
-        self.answers: list[tuple[dict[str, Any], Answer]] = []
+        self.answers: list[tuple[dict[str, Any], Any]] = []
 
     def ask(self, message: dict[str, Any]) -> Answer:
         from grader.runner import ask
@@ -82,18 +82,21 @@ class Side:
         from grader.runner import send
 
         raw, limit_s = self.context.case.raw, self.context.limit_s
-        messages = []
+        if not inputs:
+            return 0.0
         for i, given in enumerate(inputs):
             for name, value in given.items():
                 self.keep(f"{name}-{i}", "testkit.given", {"value": value})
-            args = {**self.fixed, **{name: Ref(f"{name}-{i}") for name in given}}
-            messages.append(message_of("call", raw["call"], args, raw.get("on")))
+        message = message_of("call", raw["call"], self.fixed, raw.get("on"))
+        message["each"] = [{name: Ref(f"{name}-{i}") for name in given} for i, given in enumerate(inputs)]
         start = time.perf_counter()
-        for message in messages:
-            send(self.session, message, limit_s)
-        answers = [self.session.receive(limit_s) for _ in messages]
+        send(self.session, message, limit_s)
+        answer = self.session.receive(limit_s)
         spent = time.perf_counter() - start
-        self.answers += zip(inputs, answers, strict=True)
+        note_file(self.context, raw["call"], answer)
+        if answer.kind != "return" or not isinstance(answer.value, list) or len(answer.value) != len(inputs):
+            raise unexpected(self.context, answer, raw["call"], 0)
+        self.answers += zip(inputs, answer.value, strict=True)
         return spent
 
     def slope(self, few: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]]) -> float:
@@ -120,15 +123,11 @@ class Side:
         """Compare every result so far with what the oracle says of its input."""
         name, check = self.context.case.raw["call"], self.context.case.raw["perf"]["check"]
         cmp = cmp_of(check) if "cmp" in check else EXACT
-        for given, answer in self.answers:
-            note_file(self.context, name, answer)
+        for given, value in self.answers:
             expected = oracle_says(self.context, {**self.fixed, **given})
             if "raises" in expected:
                 raise OwnFault(f"expect() raises {expected['raises']}: nothing to time", self.context.case.id)
-            want = want_value(expected["return"], cmp)
-            if answer.kind != "return":
-                raise unexpected(self.context, answer, name, 0, want)
-            difference = compare(want, answer.value, "return")
+            difference = compare(want_value(expected["return"], cmp), value, "return")
             if difference is not None:
                 raise self.context.stop("fail", step=name, difference=difference)
         self.answers.clear()

@@ -79,7 +79,8 @@ def basis(
     """
     mapped = [list(pair) for pair in names]
     return {
-        "root": str(root), "files": files, "fixtures": fixtures, "map": mapped, "judge": judging_code(), "versions": versions(),
+        "root": str(root), "files": files, "fixtures": fixtures, "map": mapped, "judge": judging_code(),
+        "versions": versions(),
     }  # fmt: skip
 
 

@@ -364,6 +364,8 @@ def send(session: Session, message: dict[str, Any], limit_s: float) -> None:
     put = getattr(session, "put", None) or body.put
     if "args" in message:
         encoded["args"] = {name: wire.encode(value, put) for name, value in message["args"].items()}
+    if "each" in message:
+        encoded["each"] = [{k: wire.encode(v, put) for k, v in args.items()} for args in message["each"]]
     if "observe" in message:
         encoded["observe"] = [
             {**look, "args": {k: wire.encode(v, put) for k, v in look["args"].items()}}

@@ -362,7 +362,7 @@ def tokenizer(name: str) -> Any:
 
 
 def write_json(model: Any, tok: Any, schema: Any, p: Any, prompts: list[str], eos_id: int) -> list[Any]:
-    """A document by the schema after each prompt, by the units' own parts: (text, whether it was finished)."""
+    """A document by the schema after each prompt, by the units' own parts: (text, whether it is finished)."""
     units = ("constrained", "kv_cache", "rng")
     constrained, kv_cache, rng = (importlib.import_module(f"impl.{name}") for name in units)
     dfa = constrained.regex_to_dfa(constrained.json_schema_to_regex(schema))

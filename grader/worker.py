@@ -35,10 +35,10 @@ from grader import launch, testkit, wire
 # Unknown keys are refused: an ignored one would change what is asked without a word.
 ALL = {"seq", "limit_s"}
 LOOK = {*ALL, "attrs", "path", "save"}
-CALL = {*LOOK, "args", "back"}
+CALL = {*LOOK, "args", "back", "each"}
 KEYS = {
     "call": {"call", *CALL}, "do": {"do", "on", *CALL}, "get": {"get", "on", *LOOK},
-    "observe": {"observe", *ALL}, "new": {"new", *CALL}, "reset": {"reset", *ALL},
+    "observe": {"observe", *ALL}, "new": {"new", *CALL} - {"each"}, "reset": {"reset", *ALL},
     "hello": {"hello", "unit", *ALL}, "bye": {"bye", *ALL},
 }  # fmt: skip
 TRACE_BEFORE_S = 0.25  # the Python line of a hang is written this long before the grader's deadline
@@ -170,8 +170,9 @@ class Session:
             kwargs = {k: self.build(v, body) for k, v in message.get("args", {}).items()}
             self.arguments, self.called = kwargs, function
             self.before = {n: fields_of(kwargs[n]) for n in message.get("back", ()) if is_record(kwargs[n])}
+            each = [{k: self.build(v, body) for k, v in more.items()} for more in message.get("each", ())]
             stage[0] = "call"
-            value = function(**kwargs)
+            value = [function(**kwargs, **more) for more in each] if each else function(**kwargs)
         stage[0] = "result"
         for step in message.get("path", ()):
             value = value[step] if isinstance(step, int) or isinstance(value, dict) else getattr(value, step)
