@@ -16,7 +16,7 @@ from grader.errors import UsageError
 from grader.path import Stage
 from grader.session import Bundle
 
-GIVEN = ("rng", "categorical", "llama", "tokenizer")
+GIVEN = ("rng", "categorical", "llama", "tokenizer", "gguf")
 MOST_FILES, MOST_BYTES = 200, 5 << 20
 
 

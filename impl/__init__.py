@@ -1,7 +1,7 @@
 """The reference package: one module per unit of the course, and the given modules.
 
-The given modules (`rng`, `categorical`, `llama`, `tokenizer`) are part of every learner's package and are not
-graded.
+The given modules (`rng`, `categorical`, `llama`, `tokenizer`, `gguf`) are part of every learner's package and
+are not graded.
 
 Dimension letters, the same in every docstring; capital single letters are only ever local names:
 
