@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
+import numpy as np
+
 from grader.answer import Answer
 from grader.compare import EXACT, cmp_of, compare, want_value
 from grader.draw import Chooser
@@ -84,11 +86,13 @@ class Side:
         raw, limit_s = self.context.case.raw, self.context.limit_s
         if not inputs:
             return 0.0
-        for i, given in enumerate(inputs):
-            for name, value in given.items():
-                self.keep(f"{name}-{i}", "testkit.given", {"value": value})
         message = message_of("call", raw["call"], self.fixed, raw.get("on"))
-        message["each"] = [{name: Ref(f"{name}-{i}") for name in given} for i, given in enumerate(inputs)]
+        message["each"] = []
+        for i, given in enumerate(inputs):
+            large = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+            for name, value in large.items():
+                self.keep(f"{name}-{i}", "testkit.given", {"value": value})
+            message["each"].append({**given, **{name: Ref(f"{name}-{i}") for name in large}})
         start = time.perf_counter()
         send(self.session, message, limit_s)
         answer = self.session.receive(limit_s)

@@ -42,6 +42,11 @@ def model_folder(name: str) -> str:
     return os.path.join(root, "fixtures", "models", name)
 
 
+def ascending(n: int) -> Array:
+    """The numbers 0, 1, .., n - 1 in float32, for searches that need many."""
+    return np.arange(n, dtype=np.float32)
+
+
 class Bag:
     """An object with the given attributes and nothing else."""
 
@@ -380,3 +385,154 @@ def write_json(model: Any, tok: Any, schema: Any, p: Any, prompts: list[str], eo
         text = tok.decode([i for i in ids if i != eos_id])
         made.append((text, bool(state.done)))
     return made
+
+
+class Numbers:
+    """A tokenizer for ids of any size: their text is decimal numbers, each with a space behind it.
+
+    >>> Numbers().decode([7, 2049]), Numbers().encode("7 2049 ")
+    ('7 2049 ', [7, 2049])
+    """
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(f"{i} " for i in ids)
+
+
+class FickleModel(HashedModel):
+    """A HashedModel that turns its row around behind every context of a length divisible by `every`.
+
+    As a draft for a HashedModel it is right in between, and rejected there.
+
+    >>> FickleModel(every=2, vocab=3).row([7]) == HashedModel(vocab=3).row([7])
+    True
+    """
+
+    def __init__(self, every: int, vocab: int = 256, scale: float = 4.0, **sizes: Any) -> None:
+        super().__init__(vocab, scale, **sizes)
+        self.every = every
+
+    def row(self, context: list[int]) -> list[float]:
+        logits = super().row(context)
+        return logits[::-1] if len(context) % self.every == 0 else logits
+
+
+# -- drafts -----------------------------------------------------------------------------------------------
+
+
+class Bigrams:
+    """An n-gram model: row i of `rows` is its answer behind id i, row 0 behind nothing; logs the contexts.
+
+    >>> Bigrams(np.array([[0.0, -1.0], [-2.0, -3.0]])).logprobs([0, 1])
+    array([-2., -3.])
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = np.array(rows)
+        self.asked: list[list[int]] = []
+
+    def logprobs(self, ctx: list[int]) -> Array:
+        self.asked.append([int(i) for i in ctx])
+        return np.array(self.rows[ctx[-1] if len(ctx) else 0])
+
+
+class ScriptedDraft:
+    """A draft that says `ids[i]` in its i-th proposal, with `probs[i]` where there are any, then nothing.
+
+    It takes `draws` uniforms in each, where it gets a source. It logs the context and the k that it is asked
+    with, and the uniforms, None without a source.
+
+    >>> ScriptedDraft([[4, 5]]).propose([1], 2, None)
+    ([4, 5], None)
+    """
+
+    def __init__(self, ids: list[list[int]], probs: list[Any] | None = None, draws: int = 0) -> None:
+        self.ids, self.probs, self.draws = list(ids), probs, draws
+        self.asked: list[list[Any]] = []
+        self.uniforms: list[list[float] | None] = []
+
+    def propose(self, ctx: list[int], k: int, rng: Any) -> Pair:
+        said = len(self.asked)
+        self.asked.append([[int(i) for i in ctx], int(k)])
+        self.uniforms.append(None if rng is None else [rng.uniform() for _ in range(self.draws)])
+        if said >= len(self.ids):
+            return [], None
+        return list(self.ids[said]), self.probs[said] if self.probs else None
+
+
+def proposals(draft: Any, asks: list[list[Any]], rng: Any = None) -> list[list[int]]:
+    """The ids of one proposal after another, for each context and k.
+
+    >>> proposals(ScriptedDraft([[4, 5], [6]]), [[[1], 2], [[1, 4], 1]])
+    [[4, 5], [6]]
+    """
+    return [draft.propose(ctx, k, rng)[0] for ctx, k in asks]
+
+
+# -- clocks -----------------------------------------------------------------------------------------------
+
+
+class CountedWork:
+    """Work to be measured: counts its `calls` and keeps the seconds `spent` in them.
+
+    Call i takes `costs[i]` seconds, every further one the last of them.
+    Call `fails_at`, the first being 1, raises.
+
+    >>> work = CountedWork([5.0, 0.25])
+    >>> for _ in range(3):
+    ...     work()
+    >>> work.calls, work.spent
+    (3, 5.5)
+    """
+
+    def __init__(self, costs: list[float] | None = None, fails_at: int | None = None) -> None:
+        self.costs, self.fails_at = list(costs or [0.0]), fails_at
+        self.calls, self.spent = 0, 0.0
+
+    def __call__(self) -> None:
+        self.spent += self.costs[min(self.calls, len(self.costs) - 1)]
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise ArithmeticError(f"call {self.calls} fails, as the script says")
+
+
+class ScriptedClock:
+    """A clock that reads the given seconds one after another and raises when it runs dry.
+
+    `at` keeps how many calls `work` had done at each reading.
+
+    >>> work = CountedWork()
+    >>> clock = ScriptedClock([10.0, 10.5], work)
+    >>> clock(), work(), clock(), clock.at
+    (10.0, None, 10.5, [0, 1])
+    """
+
+    def __init__(self, values: list[float], work: Any = None) -> None:
+        self.values, self.work = [float(value) for value in values], work
+        self.at: list[int] = []
+
+    def __call__(self) -> float:
+        if len(self.at) == len(self.values):
+            raise RuntimeError(f"read the clock more than the {len(self.values)} times of the script")
+        self.at.append(0 if self.work is None else self.work.calls)
+        return self.values[len(self.at) - 1]
+
+
+class WorkClock:
+    """A clock that moves while `work` works, and by `reading` seconds with every reading.
+
+    >>> work = CountedWork([0.5])
+    >>> clock = WorkClock(work, start=10.0, reading=0.25)
+    >>> clock(), work(), clock(), clock.at
+    (10.0, None, 10.75, [0, 1])
+    """
+
+    def __init__(self, work: Any, start: float = 0.0, reading: float = 0.0) -> None:
+        self.work, self.start, self.reading = work, start, reading
+        self.at: list[int] = []
+
+    def __call__(self) -> float:
+        self.at.append(self.work.calls)
+        return float(self.start + self.work.spent + self.reading * (len(self.at) - 1))
