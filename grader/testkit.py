@@ -438,6 +438,29 @@ class Bigrams:
         return np.array(self.rows[ctx[-1] if len(ctx) else 0])
 
 
+class NGrams:
+    """An n-gram model of a text's ids: counts behind the longest context that occurred, each id once besides.
+
+    >>> NGrams([1, 2, 1, 2, 1], 4).logprobs([3, 1]).argmax()
+    2
+    """
+
+    def __init__(self, ids: list[int], vocab_size: int, order: int = 3) -> None:
+        self.vocab_size, self.order = vocab_size, order
+        self.counts: dict[tuple[int, ...], Array] = {}
+        for n in range(order):
+            for i in range(n, len(ids)):
+                context = tuple(ids[i - n : i])
+                self.counts.setdefault(context, np.ones(vocab_size))[ids[i]] += 1.0
+
+    def logprobs(self, ctx: list[int]) -> Array:
+        for n in range(min(self.order - 1, len(ctx)), -1, -1):
+            found = self.counts.get(tuple(ctx[len(ctx) - n :]))
+            if found is not None:
+                return np.asarray(np.log(found / found.sum()))
+        return np.full(self.vocab_size, -np.log(self.vocab_size))
+
+
 class ScriptedDraft:
     """A draft that says `ids[i]` in its i-th proposal, with `probs[i]` where there are any, then nothing.
 
