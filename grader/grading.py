@@ -81,7 +81,7 @@ class Grader:
     def grade_steps(self, gate: Stage, units: Sequence[Stage]) -> dict[str, Any]:
         """The report on a gate's own cases, which call every unit that it requires."""
         files = tuple(file for unit in units for file in unit.files if file.endswith(".py"))
-        return self.grade(replace(gate, kind="build", files=files, needs=()))
+        return self.grade(replace(gate, id=gate.unit, kind="build", files=files, needs=()))
 
     def passes(self, need: Stage) -> bool:
         if not built(need, self.root):

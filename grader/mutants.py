@@ -267,10 +267,18 @@ def trivial_answers(kind: str, want: Want, args: dict[str, Any], previous: Any) 
         return [
             v
             for v in args.values()
-            if not isinstance(v, (New, Ref)) and (not shape or np.shape(v) == shape[0])
+            if not isinstance(v, (New, Ref)) and (not shape or shape_of(v) == shape[0])
         ]
     fill = np.nan if kind == "nan" else 0
     return [filled(expected_value(want), fill)]
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape of what is or could be an array; None for arrays of different shapes in a list."""
+    try:
+        return np.shape(value)
+    except ValueError:
+        return None
 
 
 def filled(value: Any, fill: float) -> Any:

