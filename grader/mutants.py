@@ -276,7 +276,7 @@ def trivial_answers(kind: str, want: Want, args: dict[str, Any], previous: Any) 
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """The shape of what is or could be an array; None for arrays of different shapes in a list."""
     try:
-        return np.shape(value)
+        return tuple(np.shape(value))
     except ValueError:
         return None
 
