@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import perf_counter
+
+import numpy as np
+
+from impl.generate import Generation, IncrementalDecoder, cache_dims
+from impl.kv_cache import KVCache
+from impl.rejection import speculative_step
+from impl.sampling import (
+    SamplingParams,
+    request_rng,
+    sample,
+    sampling_distribution,
+    token_logprobs,
+)
+
+
+FLOATS = (np.float16, np.float32, np.float64)
+
+
+def _as_id_list(ids, vocab):
+    if isinstance(ids, np.ndarray):
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise ValueError("ids: expected a 1-D integer array")
+        ids = ids.tolist()
+    elif not isinstance(ids, Sequence):
+        raise ValueError("ids: expected a sequence")
+    good = (int, np.integer)
+    bad = [x for x in ids if isinstance(x, bool) or not isinstance(x, good) or not 0 <= x < vocab]
+    if bad:
+        raise ValueError(f"ids: {bad[0]!r} is no id below {vocab}")
+    return [int(x) for x in ids]
+
+
+def _require_logits(z):
+    if not isinstance(z, np.ndarray) or z.ndim != 2 or z.dtype.type not in FLOATS:
+        raise ValueError("target_logits: expected f16, f32 or f64 with 2 axes")
+    if z.shape[1] == 0 or np.isnan(z).any() or np.isposinf(z).any() or np.isneginf(z).all(axis=1).any():
+        raise ValueError("target_logits: a row without a next token, or with NaN or +inf")
+
+
+def _require_probs(q, ids, vocab):
+    if not isinstance(q, np.ndarray) or q.dtype.type not in FLOATS or q.shape != (len(ids), vocab):
+        raise ValueError("draft_probs: expected floats of shape [m, V]")
+    wide = q.astype(np.float64)
+    if not np.isfinite(wide).all() or (wide < 0).any():
+        raise ValueError("draft_probs: negative or not finite")
+    if wide.size:
+        sums = np.cumsum(wide, axis=1)[:, -1]
+        if (np.abs(sums - 1.0) > 1e-9 * vocab + 1e-12).any():
+            raise ValueError("draft_probs: a row does not sum to 1")
+        if (wide[np.arange(len(ids)), ids] == 0).any():
+            raise ValueError("draft_probs: a drafted id cannot have been drawn")
+    return wide
+
+
+def verify_draft(target_logits, draft_ids, draft_probs, p, history, rng, prompt=()):
+    p.validate()
+    _require_logits(target_logits)
+    vocab = target_logits.shape[1]
+    ids, seen, prompt = (_as_id_list(x, vocab) for x in (draft_ids, history, prompt))
+    if len(target_logits) != len(ids) + 1:
+        raise ValueError("target_logits: expected one row more than drafts")
+    if draft_probs is None:
+        q_rows = np.eye(vocab)[ids] if ids else np.zeros((0, vocab))
+    else:
+        q_rows = _require_probs(draft_probs, ids, vocab)
+
+    greedy = p.temperature == 0
+    n_accepted = 0
+    while n_accepted < len(ids):
+        x = ids[n_accepted]
+        target = sampling_distribution(target_logits[n_accepted], p, seen, prompt)
+        if greedy:
+            y = int(target.argmax())
+            ok = y == x
+        else:
+            u1, u2 = rng.uniform(), rng.uniform()
+            y, ok = speculative_step(target, q_rows[n_accepted], x, u1, u2)
+        if not ok:
+            return ids[:n_accepted] + [y], n_accepted
+        seen = seen + [x]
+        n_accepted += 1
+    bonus = sample(target_logits[-1], p, seen, rng, prompt)[0]
+    return ids + [bonus], n_accepted
+
+
+def _last_logits(model, ids, start, cache):
+    positions = np.arange(start, start + len(ids))
+    out = model.forward(np.array([ids], dtype=np.int64), positions=positions, cache=cache)
+    if not isinstance(out, np.ndarray):
+        out = np.asarray(out.data)
+    return out[0, -1]
+
+
+class PromptLookupDraft:
+    def __init__(self, max_ngram=3, min_ngram=1):
+        if min_ngram < 1:
+            raise ValueError("min_ngram must be at least 1")
+        if max_ngram < min_ngram:
+            raise ValueError("max_ngram must not be below min_ngram")
+        self.max_ngram = max_ngram
+        self.min_ngram = min_ngram
+
+    def propose(self, ctx, k, rng):
+        if k < 0:
+            raise ValueError("k must not be negative")
+        ctx = [int(i) for i in ctx]
+        L = len(ctx)
+        if k == 0:
+            return [], None
+        for n in range(self.max_ngram, self.min_ngram - 1, -1):
+            if n >= L:
+                continue
+            tail = ctx[L - n :]
+            for i in range(L - n - 1, -1, -1):
+                if ctx[i : i + n] == tail:
+                    return ctx[i + n : i + n + k], None
+        return [], None
+
+
+class NGramDraft:
+    def __init__(self, lm):
+        self.lm = lm
+
+    def propose(self, ctx, k, rng):
+        if k < 0:
+            raise ValueError("k must not be negative")
+        p = SamplingParams()
+        ids = []
+        rows = []
+        for _ in range(k):
+            logprobs = self.lm.logprobs([int(i) for i in ctx] + ids)
+            if rng is None:
+                ids.append(int(np.argmax(logprobs)))
+            else:
+                rows.append(sampling_distribution(logprobs, p))
+                ids.append(sample(logprobs, p, [], rng)[0])
+        return ids, (np.array(rows) if rows else None)
+
+
+class ModelDraft:
+    def __init__(self, model, temperature=1.0):
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise ValueError("temperature must be a finite number above 0")
+        self.model = model
+        self.params = SamplingParams(temperature=temperature)
+        n_layers, n_kv_heads, d_head, self.max_len = cache_dims(model)
+        self.cache = KVCache(n_layers, n_kv_heads, d_head, self.max_len)
+        self.held = []  # the ids whose keys are in the cache
+
+    def _feed(self, ids):
+        row = _last_logits(self.model, ids, len(self.held), self.cache)
+        self.held = self.held + ids
+        return row
+
+    def propose(self, ctx, k, rng):
+        if k < 0:
+            raise ValueError("k must not be negative")
+        ctx = [int(i) for i in ctx]
+        if not ctx:
+            raise ValueError("ctx is empty")
+        k = min(k, self.max_len - len(ctx))
+        if k <= 0:
+            return [], None
+        common = 0
+        while common < min(len(self.held), len(ctx) - 1) and self.held[common] == ctx[common]:
+            common += 1
+        if self.cache.seq_len() >= common:
+            self.cache.truncate(common)
+        self.held = self.held[:common]
+        ids = []
+        rows = []
+        row = self._feed(ctx[common:])
+        while True:
+            if rng is None:
+                ids.append(int(np.argmax(row)))
+            else:
+                rows.append(sampling_distribution(row, self.params))
+                ids.append(sample(row, self.params, [], rng)[0])
+            if len(ids) == k:
+                break
+            row = self._feed([ids[-1]])
+        return ids, (np.array(rows) if rows else None)
+
+
+class _Text:
+    """The text of the ids so far, and whether it has ended."""
+
+    def __init__(self, tok, stops):
+        self.decoder = IncrementalDecoder(tok)
+        self.stops = stops
+        self.text = ""
+        self.done = False
+
+    def add(self, piece):
+        self.text += piece
+        hits = sorted(self.text.index(s) for s in self.stops if s in self.text)
+        if hits:
+            self.text = self.text[: hits[0]]
+            self.done = True
+
+    def push(self, token):
+        self.add(self.decoder.push(token))
+
+    def finish(self):
+        if not self.done:
+            self.add(self.decoder.flush())
+
+
+class _Target:
+    """The target and its cache; `ids` is what the cache holds."""
+
+    def __init__(self, model, room, dtype):
+        *sizes, max_len = cache_dims(model)
+        self.model = model
+        self.cache = KVCache(*sizes, max_len=min(max_len, room), dtype=dtype)
+        self.n_held = 0
+        self.calls = 0
+
+    def run(self, ids, n_rows):
+        positions = np.arange(self.n_held, self.n_held + len(ids), dtype=np.int64)
+        try:
+            logits = self.model.forward(np.array([ids], np.int64), positions=positions, cache=self.cache)
+        except (IndexError, OverflowError) as e:  # a drafted id outside the target's vocabulary
+            raise ValueError("the target cannot take these ids") from e
+        self.calls += 1
+        self.n_held += len(ids)
+        if not isinstance(logits, np.ndarray):
+            logits = np.asarray(logits.data)
+        return logits[0, len(ids) - n_rows :]
+
+    def rollback(self, n):
+        if self.n_held > n:
+            self.n_held = n
+            if self.cache.seq_len() > n:
+                self.cache.truncate(n)
+
+
+def _ask(draft, context, count, rng):
+    if count == 0:
+        return [], None
+    ids, probs = draft.propose(context, count, rng)
+    if len(ids) > count:
+        raise ValueError(f"a proposal of {len(ids)} ids, {count} were wanted")
+    if any(isinstance(i, bool) or not isinstance(i, (int, np.integer)) for i in ids):
+        raise ValueError("a proposal of something that is no id")
+    ids = [int(i) for i in ids]
+    return ids, probs if ids else None
+
+
+def speculative_generate(target, draft, tok, prompt, p, k=4, kv_dtype=np.float32, eos_ids=()):
+    p.validate()
+    if k < 0:
+        raise ValueError(f"k is {k}")
+    given = list(map(int, tok.encode(prompt)))
+    max_len = cache_dims(target)[-1]
+    if not 1 <= len(given) <= max_len:
+        raise ValueError(f"the prompt has {len(given)} ids, the model takes 1 to {max_len}")
+    n = len(given)
+    allowed = min(p.max_tokens, max_len - n)
+    stream = request_rng(p.seed or 0)
+    runner = _Target(target, n + p.max_tokens + k, kv_dtype)
+    out = _Text(tok, p.stop)
+    eos = frozenset(map(int, eos_ids))
+    ids, logprobs, rounds = [], [], []
+    hit_eos = False
+    start = prefill = perf_counter()
+
+    def keep(tokens, rows):
+        """Take ids over until one ends the text; return whether one was an EOS."""
+        for token, row in zip(tokens, rows):
+            if out.done:
+                break
+            if token in eos:
+                return True
+            logprobs.append(float(token_logprobs(row, p, ids, given)[token]))
+            ids.append(token)
+            out.push(token)
+        return False
+
+    if allowed > 0:  # prefill, and the first id
+        rows = runner.run(given, 1)
+        prefill = perf_counter()
+        first, _ = sample(rows[0], p, [], stream, given)
+        hit_eos = keep([first], rows)
+    while not hit_eos and not out.done and len(ids) < allowed:  # decode
+        left = allowed - len(ids)
+        guess, probs = _ask(draft, given + ids, min(k, left - 1), stream if p.temperature > 0 else None)
+        rows = runner.run(ids[-1:] + guess, len(guess) + 1)
+        emitted, n_ok = verify_draft(rows, guess, probs, p, ids, stream, given)
+        rounds.append((len(guess), n_ok))
+        hit_eos = keep(emitted, rows)
+        runner.rollback(n + len(ids) - 1)
+    out.finish()
+    end = perf_counter()
+    drafted = sum(r[0] for r in rounds)
+    accepted = sum(r[1] for r in rounds)
+    return Generation(
+        text=out.text,
+        ids=ids,
+        logprobs=logprobs,
+        timings={"prefill_s": prefill - start, "decode_s": end - prefill, "total_s": end - start},
+        stats={
+            "prompt_tokens": n,
+            "completion_tokens": len(ids),
+            "drafted": drafted,
+            "accepted": accepted,
+            "acceptance_rate": accepted / drafted if drafted else 0.0,
+            "target_calls": runner.calls,
+            "tokens_per_s": len(ids) / (end - start) if end > start else 0.0,
+        },
+        finish_reason="stop" if hit_eos or out.done else "length",
+    )

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import perf_counter
+
+import numpy as np
+
+from impl.categorical import sample_categorical
+from impl.generate import Generation, IncrementalDecoder, cache_dims
+from impl.kv_cache import KVCache
+from impl.rejection import residual_distribution
+from impl.sampling import (
+    SamplingParams,
+    apply_penalties,
+    request_rng,
+    sample,
+    sampling_distribution,
+    token_logprobs,
+)
+
+
+class _Check:
+    """Turns the arguments of verify_draft into plain lists and arrays, or refuses them."""
+
+    def __init__(self, logits, ids, probs, history, prompt):
+        self.floats("target_logits", logits)
+        self.V = logits.shape[1]
+        self.ids = self.tokens(ids)
+        self.history = self.tokens(history)
+        self.prompt = self.tokens(prompt)
+        if logits.shape[0] - 1 != len(self.ids):
+            raise ValueError("the number of rows does not fit the number of drafts")
+        self.logits = logits
+        for r in range(logits.shape[0]):
+            self.logit_row(logits[r])
+        self.probs = probs
+        if probs is not None:
+            self.floats("draft_probs", probs)
+            if probs.shape != (len(self.ids), self.V):
+                raise ValueError("draft_probs has another shape than [m, V]")
+            for q, x in zip(probs, self.ids):
+                self.prob_row(q, x)
+
+    @staticmethod
+    def floats(name, a):
+        ok = isinstance(a, np.ndarray) and a.ndim == 2 and a.dtype in (np.float16, np.float32, np.float64)
+        if not ok:
+            raise ValueError(name + " is not a float array with two axes")
+
+    def tokens(self, seq):
+        if not isinstance(seq, (Sequence, np.ndarray)) or np.ndim(seq) != 1:
+            raise ValueError("ids are not a flat sequence")
+        result = []
+        for t in seq:
+            integral = isinstance(t, (int, np.integer)) and type(t) is not bool
+            if not (integral and 0 <= t < self.V):
+                raise ValueError("not an id: " + repr(t))
+            result.append(int(t))
+        return result
+
+    @staticmethod
+    def logit_row(row):
+        finite_or_masked = np.isfinite(row) | np.isneginf(row)
+        if not finite_or_masked.all() or not np.isfinite(row).any():
+            raise ValueError("a row of logits is not valid")
+
+    @staticmethod
+    def prob_row(q, x):
+        residual_distribution(q, q)
+        if q[x] == 0:
+            raise ValueError("the draft is impossible under its own row")
+
+
+def _verify_greedy(c, p):
+    out = []
+    for i, row in enumerate(c.logits):
+        choice = int(apply_penalties(row, p, c.history + out, c.prompt).argmax())
+        out.append(choice)
+        if i == len(c.ids) or choice != c.ids[i]:
+            return out, i
+    raise AssertionError("unreachable")
+
+
+def _verify_random(c, p, rng):
+    out = []
+    for i, x in enumerate(c.ids):
+        P = sampling_distribution(c.logits[i], p, c.history + out, c.prompt)
+        if c.probs is None:
+            Q = np.array([1.0 if t == x else 0.0 for t in range(c.V)])
+        else:
+            Q = c.probs[i]
+        ratio = float(P[x]) / float(Q[x])
+        if rng.uniform() < ratio:
+            out.append(x)
+            continue
+        rest = residual_distribution(P, Q)
+        return out + [sample_categorical(rest, rng.uniform())], i
+    extra, _ = sample(c.logits[-1], p, c.history + out, rng, c.prompt)
+    return out + [extra], len(c.ids)
+
+
+def verify_draft(target_logits, draft_ids, draft_probs, p, history, rng, prompt=()):
+    p.validate()
+    c = _Check(target_logits, draft_ids, draft_probs, history, prompt)
+    return _verify_greedy(c, p) if p.temperature == 0 else _verify_random(c, p, rng)
+
+
+class _Base:
+    """What NGramDraft and ModelDraft share: a row of numbers in, an id and its law out."""
+
+    params = SamplingParams()
+
+    def _draw(self, next_row, k, rng):
+        ids, laws = [], []
+        for _ in range(k):
+            row = next_row(ids)
+            if rng is None:
+                best = 0
+                for t in range(1, len(row)):
+                    if row[t] > row[best]:
+                        best = t
+                ids.append(best)
+            else:
+                laws.append(sampling_distribution(row, self.params))
+                token, _ = sample(row, self.params, [], rng)
+                ids.append(token)
+        if not laws:
+            return ids, None
+        return ids, np.vstack(laws)
+
+
+class PromptLookupDraft:
+    def __init__(self, max_ngram=3, min_ngram=1):
+        if min_ngram < 1 or max_ngram < min_ngram:
+            raise ValueError("wrong n-gram sizes")
+        self._hi, self._lo = max_ngram, min_ngram
+
+    def propose(self, ctx, k, rng):
+        if k < 0:
+            raise ValueError("negative k")
+        n = min(self._hi, len(ctx) - 1)
+        while n >= self._lo:
+            i = len(ctx) - n - 1
+            while i >= 0:
+                if all(ctx[i + j] == ctx[len(ctx) - n + j] for j in range(n)):
+                    return [int(t) for t in ctx[i + n : i + n + k]], None
+                i -= 1
+            n -= 1
+        return [], None
+
+
+class NGramDraft(_Base):
+    def __init__(self, lm):
+        self._lm = lm
+
+    def propose(self, ctx, k, rng):
+        if k < 0:
+            raise ValueError("negative k")
+        base = [int(t) for t in ctx]
+        return self._draw(lambda ids: self._lm.logprobs(base + ids), k, rng)
+
+
+class ModelDraft(_Base):
+    def __init__(self, model, temperature=1.0):
+        if math.isnan(temperature) or math.isinf(temperature) or temperature <= 0:
+            raise ValueError("temperature out of range")
+        self._model = model
+        self.params = SamplingParams(temperature=temperature)
+        layers, heads, width, self._limit = cache_dims(model)
+        self._kv = KVCache(layers, heads, width, self._limit)
+        self._known: tuple[int, ...] = ()
+
+    def propose(self, ctx, k, rng):
+        if k < 0:
+            raise ValueError("negative k")
+        if len(ctx) == 0:
+            raise ValueError("empty context")
+        ctx = tuple(int(t) for t in ctx)
+        k = min(k, self._limit - len(ctx))
+        if k < 1:
+            return [], None
+        keep = len(ctx) - 1
+        while self._known[:keep] != ctx[:keep]:
+            keep -= 1
+        keep = min(keep, len(self._known))
+        if self._kv.seq_len() >= keep:
+            self._kv.truncate(keep)
+        self._known = self._known[:keep]
+        return self._draw(lambda ids: self._advance(ctx + tuple(ids)), k, rng)
+
+    def _advance(self, whole):
+        """Feed what of `whole` is not known yet."""
+        start = len(self._known)
+        fresh = np.array(whole[start:], dtype=np.int64)[None, :]
+        logits = self._model.forward(fresh, positions=np.arange(start, len(whole)), cache=self._kv)
+        self._known = whole
+        if not isinstance(logits, np.ndarray):
+            logits = np.asarray(logits.data)
+        return logits[0, fresh.shape[1] - 1]
+
+
+def _check_proposal(ids, asked):
+    if len(ids) > asked:
+        raise ValueError(f"the draft was asked for {asked} ids and gave {len(ids)}")
+    for i in ids:
+        if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)) or i < 0:
+            raise ValueError(f"the draft proposed {i!r}")
+
+
+def _earliest(text, stops):
+    found = [text.find(s) for s in stops if s in text]
+    return min(found) if found else -1
+
+
+def speculative_generate(target, draft, tok, prompt, p, k=4, kv_dtype=np.float32, eos_ids=()):
+    p.validate()
+    if k < 0:
+        raise ValueError("k must not be negative")
+    n_layers, n_kv_heads, d_head, max_len = cache_dims(target)
+    prompt_ids = [int(i) for i in tok.encode(prompt)]
+    n = len(prompt_ids)
+    if n == 0:
+        raise ValueError("the prompt has no ids")
+    if n > max_len:
+        raise ValueError("the prompt is too long for the model")
+    cache = KVCache(n_layers, n_kv_heads, d_head, min(max_len, n + p.max_tokens + k), dtype=kv_dtype)
+    rng = request_rng(0 if p.seed is None else p.seed)
+    eos = set(int(i) for i in eos_ids)
+    limit = min(p.max_tokens, max_len - n)
+    decoder = IncrementalDecoder(tok)
+    ids = []
+    logprobs = []
+    text = ""
+    cut = -1
+    met_eos = False
+    drafted = accepted = calls = 0
+    held = 0  # positions in the cache
+    t0 = t1 = perf_counter()
+
+    while len(ids) < limit and cut < 0 and not met_eos:
+        ask = min(k, limit - len(ids) - 1)
+        proposal, probs = [], None
+        if ask > 0:
+            proposal, probs = draft.propose(prompt_ids + ids, ask, None if p.temperature == 0 else rng)
+            _check_proposal(proposal, ask)
+            proposal = [int(i) for i in proposal]
+        m = len(proposal)
+        if m == 0:
+            probs = None
+
+        feed = (prompt_ids + ids)[held:] + proposal
+        positions = np.arange(held, held + len(feed), dtype=np.int64)
+        try:
+            out = target.forward(np.array([feed], dtype=np.int64), positions=positions, cache=cache)
+        except (IndexError, OverflowError) as e:
+            if m:
+                raise ValueError("the draft proposed an id that the target does not have") from e
+            raise
+        calls += 1
+        if calls == 1:
+            t1 = perf_counter()
+        if not isinstance(out, np.ndarray):
+            out = np.asarray(out.data)
+        rows = out[0][-(m + 1) :]
+        emitted, n_accepted = verify_draft(rows, proposal, probs, p, ids, rng, prompt_ids)
+        drafted += m
+        accepted += n_accepted
+
+        for row, token in zip(rows, emitted):
+            if token in eos:
+                met_eos = True
+                break
+            logprobs.append(float(token_logprobs(row, p, ids, prompt_ids)[token]))
+            ids.append(token)
+            text += decoder.push(token)
+            cut = _earliest(text, p.stop)
+            if cut >= 0:
+                break
+
+        held = n + len(ids) - 1
+        if cache.seq_len() > held:
+            cache.truncate(held)
+
+    if cut < 0:
+        text += decoder.flush()
+        cut = _earliest(text, p.stop)
+    if cut >= 0:
+        text = text[:cut]
+    t2 = perf_counter()
+    total = t2 - t0
+    stats = {
+        "prompt_tokens": n,
+        "completion_tokens": len(ids),
+        "drafted": drafted,
+        "accepted": accepted,
+        "acceptance_rate": accepted / drafted if drafted else 0.0,
+        "target_calls": calls,
+        "tokens_per_s": len(ids) / total if total > 0 else 0.0,
+    }
+    timings = {"prefill_s": t1 - t0, "decode_s": t2 - t1, "total_s": total}
+    return Generation(text, ids, logprobs, timings, stats, "stop" if met_eos or cut >= 0 else "length")
