@@ -49,7 +49,7 @@ class Contender:
     """A process that runs one workload of one contender on demand."""
 
     def __init__(self, file: Path, files: Bundle, workload: str, contender: str, peers: str) -> None:
-        env = worker_env() | {"PYTHONPATH": peers}
+        env = worker_env() | {"PYTHONPATH": peers if contender != "impl" else "", "OL_PEERS": peers}
         self.process = subprocess.Popen(
             [sys.executable, "-s", "-P", str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True, env=env, cwd="/",
@@ -111,7 +111,7 @@ def rows(stage: Stage, place: Place, pairs: int, bar: console.Bar) -> Iterator[d
         contenders = list(spec["against"].items())
         if place.tree.kind != "reference":
             contenders.insert(0, ("reference", None))
-        one = partial(Contender, file, mine, workload, "impl", "")
+        one = partial(Contender, file, mine, workload, "impl", peers)
         for name, limit in contenders:
             bar(f"{stage.unit}: {workload} against {name}")
             row = {"workload": workload, "about": spec["about"], "against": name, "bar": limit}

@@ -1,0 +1,684 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+
+from impl.sampling import sample
+
+DEAD = -1
+
+
+# ---------------------------------------------------------------- regular expressions
+#
+# A parsed pattern is one of
+#   ("set", frozenset of bytes)   ("cat", [parts])   ("alt", [branches])   ("rep", part, low, high or None)
+
+DIGIT = frozenset(range(0x30, 0x3A))
+WORD = DIGIT | frozenset(range(0x41, 0x5B)) | frozenset(range(0x61, 0x7B)) | {0x5F}
+SPACE = frozenset([0x20, 0x09, 0x0A, 0x0B, 0x0C, 0x0D])
+ALL = frozenset(range(256))
+SHORT = {"d": DIGIT, "w": WORD, "s": SPACE, "D": ALL - DIGIT, "W": ALL - WORD, "S": ALL - SPACE}
+CONTROL = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B}
+PLAIN_ESCAPES = set("\\.*+?()[]{}|^$/\"-,:")
+HEX = "0123456789abcdefABCDEF"
+
+
+def parse(pattern):
+    if not isinstance(pattern, str):
+        raise ValueError(f"a pattern must be a str, got {type(pattern).__name__}")
+    for ch in pattern:
+        if ord(ch) > 0x7F:
+            raise ValueError(f"a pattern must be ASCII, got {ch!r}")
+    node, at = parse_branches(pattern, 0)
+    if at < len(pattern):
+        raise ValueError(f"unbalanced ')' at {at}")
+    return node
+
+
+def parse_branches(text, at):
+    branches = []
+    while True:
+        node, at = parse_sequence(text, at)
+        branches.append(node)
+        if at < len(text) and text[at] == "|":
+            at += 1
+        else:
+            break
+    return (branches[0] if len(branches) == 1 else ("alt", branches)), at
+
+
+def parse_sequence(text, at):
+    parts = []
+    repeated = True  # nothing before that could be repeated
+    while at < len(text) and text[at] not in "|)":
+        ch = text[at]
+        if ch in "*+?{":
+            if repeated:
+                raise ValueError(f"nothing to repeat at {at}")
+            low, high, at = parse_bounds(text, at)
+            if text[at : at + 1] == "?":
+                at += 1  # lazy: which match is found first makes no difference to the language
+            parts[-1] = ("rep", parts[-1], low, high)
+            repeated = True
+            continue
+        node, at = parse_item(text, at)
+        parts.append(node)
+        repeated = False
+    return ("cat", parts), at
+
+
+def parse_bounds(text, at):
+    ch = text[at]
+    if ch == "*":
+        return 0, None, at + 1
+    if ch == "+":
+        return 1, None, at + 1
+    if ch == "?":
+        return 0, 1, at + 1
+    end = text.find("}", at)
+    if end < 0:
+        raise ValueError(f"'{{' without end at {at}")
+    fields = text[at + 1 : end].split(",")
+    if len(fields) == 2 and fields[0] == "" and fields[1] != "":
+        fields[0] = "0"
+    if len(fields) > 2 or not fields[0].isdigit() or not (fields[-1].isdigit() or fields[1:] == [""]):
+        raise ValueError(f"bad repetition {text[at:end + 1]!r}")
+    low = int(fields[0])
+    high = None if fields[-1] == "" else int(fields[-1])
+    if low > 256 or (high is not None and (high > 256 or low > high)):
+        raise ValueError(f"bad bounds {text[at:end + 1]!r}")
+    return low, high, end + 1
+
+
+def parse_item(text, at):
+    ch = text[at]
+    if ch == "(":
+        at += 1
+        if text[at : at + 1] == "?":
+            if text[at : at + 2] != "?:":
+                raise ValueError(f"only (?: is known, at {at}")
+            at += 2
+        node, at = parse_branches(text, at)
+        if at >= len(text):
+            raise ValueError("'(' without end")
+        return node, at + 1
+    if ch == "[":
+        return parse_class(text, at + 1)
+    if ch == ".":
+        return ("set", ALL - {0x0A}), at + 1
+    if ch == "\\":
+        value, at = parse_escape(text, at)
+        return ("set", value if isinstance(value, frozenset) else frozenset([value])), at
+    if ch in "]{}^$":
+        raise ValueError(f"stray {ch!r} at {at}")
+    return ("set", frozenset([ord(ch)])), at + 1
+
+
+def parse_escape(text, at):
+    """text[at] is the backslash; a set for a shorthand, else one byte."""
+    ch = text[at + 1 : at + 2]
+    if ch == "x":
+        digits = text[at + 2 : at + 4]
+        if len(digits) != 2 or digits[0] not in HEX or digits[1] not in HEX:
+            raise ValueError(f"\\x needs two hexadecimal digits, at {at}")
+        return int(digits, 16), at + 4
+    if ch in SHORT:
+        return SHORT[ch], at + 2
+    if ch in CONTROL:
+        return CONTROL[ch], at + 2
+    if ch in PLAIN_ESCAPES:
+        return ord(ch), at + 2
+    raise ValueError(f"unknown escape \\{ch} at {at}")
+
+
+def parse_class(text, at):
+    negate = text[at : at + 1] == "^"
+    if negate:
+        at += 1
+    if text[at : at + 1] == "]":
+        raise ValueError("a class may not start with ']'")
+    members = set()
+    while True:
+        if at >= len(text):
+            raise ValueError("a class without end")
+        if text[at] == "]":
+            break
+        low, at = parse_class_atom(text, at)
+        if text[at : at + 1] == "-" and text[at + 1 : at + 2] not in ("", "]"):
+            high, at = parse_class_atom(text, at + 1)
+            if isinstance(low, frozenset) or isinstance(high, frozenset):
+                raise ValueError("a range needs single bytes as its ends")
+            if low > high:
+                raise ValueError("a range goes from the lower to the higher byte")
+            members.update(range(low, high + 1))
+        elif isinstance(low, frozenset):
+            members |= low
+        else:
+            members.add(low)
+    if negate:
+        members = ALL - members
+    return ("set", frozenset(members)), at + 1
+
+
+def parse_class_atom(text, at):
+    if text[at] == "\\":
+        return parse_escape(text, at)
+    return ord(text[at]), at + 1
+
+
+# ---------------------------------------------------------------- automaton
+
+
+class Nfa:
+    """Thompson's construction: every state has at most one labelled edge and any number of empty ones."""
+
+    def __init__(self):
+        self.empty = []
+        self.edge = []
+
+    def new(self):
+        self.empty.append([])
+        self.edge.append(None)
+        return len(self.empty) - 1
+
+    def build(self, node, start):
+        """Add the node behind start and return the state behind it."""
+        kind = node[0]
+        if kind == "set":
+            end = self.new()
+            mid = self.new()
+            self.empty[start].append(mid)
+            self.edge[mid] = (node[1], end)
+            return end
+        if kind == "cat":
+            for part in node[1]:
+                start = self.build(part, start)
+            return start
+        if kind == "alt":
+            end = self.new()
+            for branch in node[1]:
+                first = self.new()
+                self.empty[start].append(first)
+                self.empty[self.build(branch, first)].append(end)
+            return end
+        _, part, low, high = node
+        for _ in range(low):
+            start = self.build(part, start)
+        end = self.new()
+        if high is None:
+            loop = self.new()
+            self.empty[start].append(loop)
+            self.empty[self.build(part, loop)].append(loop)
+            self.empty[loop].append(end)
+            return end
+        for _ in range(high - low):
+            self.empty[start].append(end)
+            fresh = self.new()
+            self.empty[start].append(fresh)
+            start = self.build(part, fresh)
+        self.empty[start].append(end)
+        return end
+
+    def closure(self, states):
+        seen = set(states)
+        todo = list(seen)
+        while todo:
+            for nxt in self.empty[todo.pop()]:
+                if nxt not in seen:
+                    seen.add(nxt)
+                    todo.append(nxt)
+        return seen
+
+
+def byte_classes(sets):
+    """Number the bytes so that two with one number are in the same sets; return (number by byte, count)."""
+    number = [0] * 256
+    count = 1
+    for members in sets:
+        renamed = {}
+        number = [renamed.setdefault((number[b], b in members), len(renamed)) for b in range(256)]
+        count = len(renamed)
+    return number, count
+
+
+def determinise(nfa, start, end):
+    number, n_classes = byte_classes({e[0] for e in nfa.edge if e is not None})
+    classes_of = {}
+    for e in nfa.edge:
+        if e is not None and e[0] not in classes_of:
+            classes_of[e[0]] = sorted({number[b] for b in e[0]})
+
+    def key_of(states):
+        return frozenset(s for s in nfa.closure(states) if nfa.edge[s] is not None or s == end)
+
+    first = key_of([start])
+    ids = {first: 0}
+    order = [first]
+    rows = []
+    for current in order:  # grows while it is walked
+        targets = [set() for _ in range(n_classes)]
+        for s in current:
+            if nfa.edge[s] is not None:
+                members, to = nfa.edge[s]
+                for c in classes_of[members]:
+                    targets[c].add(to)
+        row = []
+        known = {}
+        for group in targets:
+            if not group:
+                row.append(DEAD)
+                continue
+            group = frozenset(group)
+            if group not in known:
+                key = key_of(group)
+                if key not in ids:
+                    ids[key] = len(order)
+                    order.append(key)
+                known[group] = ids[key]
+            row.append(known[group])
+        rows.append(row)
+    return rows, [end in states for states in order], number, n_classes
+
+
+def trim(rows, final):
+    """Turn edges into states from which no final one can be reached into DEAD; return the live states."""
+    back = [[] for _ in rows]
+    for s, row in enumerate(rows):
+        for t in set(row):
+            if t != DEAD:
+                back[t].append(s)
+    live = {s for s in range(len(rows)) if final[s]}
+    todo = list(live)
+    while todo:
+        for s in back[todo.pop()]:
+            if s not in live:
+                live.add(s)
+                todo.append(s)
+    for row in rows:
+        for c, t in enumerate(row):
+            if t not in live:
+                row[c] = DEAD
+    return live
+
+
+def minimise(rows, final, live, n_classes):
+    """Hopcroft's algorithm over the live states; return the block of every live state."""
+    back = [{} for _ in range(n_classes)]
+    for s in live:
+        for c, t in enumerate(rows[s]):
+            if t != DEAD:
+                back[c].setdefault(t, []).append(s)
+    blocks = []
+    block_of = {}
+    for members in ({s for s in live if final[s]}, {s for s in live if not final[s]}):
+        if members:
+            for s in members:
+                block_of[s] = len(blocks)
+            blocks.append(members)
+    # with missing edges both blocks must be splitters
+    todo = [(b, c) for b in range(len(blocks)) for c in range(n_classes)]
+    waiting = set(todo)
+    while todo:
+        b, c = todo.pop()
+        waiting.discard((b, c))
+        touched = {}
+        for t in blocks[b]:
+            for s in back[c].get(t, ()):
+                touched.setdefault(block_of[s], set()).add(s)
+        for old, inside in touched.items():
+            if len(inside) == len(blocks[old]):
+                continue
+            new = len(blocks)
+            blocks[old] -= inside
+            blocks.append(inside)
+            for s in inside:
+                block_of[s] = new
+            for k in range(n_classes):
+                if (old, k) in waiting:
+                    add = new
+                else:
+                    add = new if len(inside) <= len(blocks[old]) else old
+                if (add, k) not in waiting:
+                    waiting.add((add, k))
+                    todo.append((add, k))
+    return block_of
+
+
+class DFA:
+    def __init__(self, trans, accept):
+        self.trans = trans
+        self.accept = accept
+        self.n_states = int(len(accept))
+        self._rows = trans.tolist()
+
+    def step(self, state, data):
+        if state == DEAD:
+            return DEAD
+        if not 0 <= state < self.n_states:
+            raise ValueError(f"no state {state}")
+        state = int(state)
+        for byte in data:
+            state = self._rows[state][byte]
+            if state == DEAD:
+                return DEAD
+        return state
+
+    def matches(self, data):
+        state = self.step(0, data)
+        return state != DEAD and bool(self.accept[state])
+
+
+def regex_to_dfa(pattern: str) -> DFA:
+    nfa = Nfa()
+    start = nfa.new()
+    end = nfa.build(parse(pattern), start)
+    rows, final, number, n_classes = determinise(nfa, start, end)
+    live = trim(rows, final)
+    if 0 not in live:
+        raise ValueError("the pattern matches nothing")
+    block_of = minimise(rows, final, live, n_classes)
+    member = {}
+    for s in sorted(live):
+        member.setdefault(block_of[s], s)
+
+    place = {block_of[0]: 0}
+    queue = [block_of[0]]
+    table = []
+    for block in queue:  # breadth first
+        row = rows[member[block]]
+        line = []
+        for byte in range(256):
+            to = row[number[byte]]
+            if to != DEAD:
+                to = block_of[to]
+                if to not in place:
+                    place[to] = len(queue)
+                    queue.append(to)
+                to = place[to]
+            line.append(to)
+        table.append(line)
+    accept = np.array([final[member[block]] for block in queue], dtype=bool)
+    return DFA(np.array(table, dtype=np.int32).reshape(len(queue), 256), accept)
+
+
+class TokenIndex:
+    """Masks by walking all tokens side by side, one column of bytes after another."""
+
+    def __init__(self, dfa, vocab, eos_id=None):
+        bad = [t for t in vocab if not (t is None or isinstance(t, bytes))]
+        if bad:
+            raise ValueError(f"vocab holds {bad[0]!r}")
+        if eos_id is not None and (eos_id < 0 or eos_id >= len(vocab)):
+            raise ValueError(f"eos_id is out of range: {eos_id}")
+        self.dfa, self.vocab_size, self.eos_id = dfa, len(vocab), eos_id
+        self._tokens = [t or b"" for t in vocab]
+        self._lengths = np.array([len(t) for t in self._tokens], np.int64)
+        width = int(self._lengths.max(initial=0))
+        self._table = np.zeros((len(vocab), width), np.uint8)
+        for i, t in enumerate(self._tokens):
+            self._table[i, : len(t)] = list(t)
+        self._seen = {}
+
+    def mask(self, state):
+        if state < 0 or state >= self.dfa.n_states:
+            raise ValueError(f"no mask for state {state}")
+        found = self._seen.get(int(state))
+        if found is None:
+            at = np.full(self.vocab_size, int(state), np.int64)
+            for k in range(self._table.shape[1]):
+                going = np.flatnonzero((self._lengths > k) & (at != DEAD))
+                at[going] = self.dfa.trans[at[going], self._table[going, k]]
+            found = (at != DEAD) & (self._lengths > 0)
+            if self.eos_id is not None:
+                found[self.eos_id] = self.dfa.accept[state]
+            found.setflags(write=False)
+            self._seen[int(state)] = found
+        return found
+
+    def next_state(self, state, token_id):
+        if token_id < 0 or token_id >= self.vocab_size:
+            raise ValueError(f"no token {token_id}")
+        if state != DEAD and (state < 0 or state >= self.dfa.n_states):
+            raise ValueError(f"no state {state}")
+        if state == DEAD:
+            return DEAD
+        if token_id == self.eos_id:
+            return int(state) if self.dfa.accept[state] else DEAD
+        token = self._tokens[token_id]
+        return self.dfa.step(state, token) if token else DEAD
+
+
+class Constraint:
+    def __init__(self, index):
+        self.index, self.state, self.done = index, 0, False
+
+    def mask(self):
+        allowed = self.index.mask(self.state)
+        return np.zeros_like(allowed) if self.done else allowed
+
+    def advance(self, token_id):
+        if token_id < 0 or token_id >= self.index.vocab_size or not self.mask()[token_id]:
+            raise ValueError(f"token {token_id} is not allowed")
+        if token_id == self.index.eos_id:
+            self.done = True
+            return
+        self.state = self.index.next_state(self.state, token_id)
+
+    def is_complete(self):
+        return bool(self.index.dfa.accept[self.state])
+
+
+def check_logits(logits):
+    if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.size == 0:
+        raise ValueError("logits must be a row")
+    if logits.dtype.kind != "f" or logits.dtype.itemsize > 8:
+        raise ValueError(f"logits of dtype {logits.dtype}")
+    if np.isnan(logits).any() or (logits == np.inf).any() or (logits == -np.inf).all():
+        raise ValueError("logits must be numbers below +inf, one of them above -inf")
+
+
+def apply_mask(logits, mask):
+    check_logits(logits)
+    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != logits.shape:
+        raise ValueError("mask must be bool and as long as logits")
+    masked = np.where(mask, logits.astype(np.float64), -np.inf)
+    if masked.max() == -np.inf:
+        raise ValueError("no id is left")
+    return masked
+
+
+def constrained_sample(logits, c, p, history, rng, prompt=()):
+    masked = apply_mask(logits, c.mask())
+    drawn = sample(masked, p, history, rng, prompt)
+    c.advance(drawn[0])
+    return drawn
+
+
+def gpt2_bytes():
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = sorted(set(range(256)) - set(printing))
+    chars = printing + [0x100 + k for k in range(len(rest))]
+    return {chr(c): b for c, b in zip(chars, printing + rest)}
+
+
+def vocab_bytes(tok):
+    table = gpt2_bytes()
+    special = set(getattr(tok, "special", {}).values())
+
+    def one(i, entry):
+        if entry is None or i in special:
+            return None
+        if isinstance(entry, bytes):
+            return entry
+        try:
+            return bytes([table[ch] for ch in entry])
+        except KeyError:
+            return entry.encode()
+
+    return [one(i, entry) for i, entry in enumerate(tok.vocab)]
+
+
+_KNOWN = {
+    "string": (), "integer": (), "number": (), "boolean": (), "null": (),
+    "array": ("items", "minItems", "maxItems"),
+    "object": ("properties", "required", "additionalProperties"),
+}  # fmt: skip
+_PYTHON = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "null": (type(None),),
+    "array": (list,), "object": (dict,),
+}  # fmt: skip
+
+
+def _utf8_character():
+    t = "[\\x80-\\xbf]"
+    return "|".join(
+        [
+            "[ !#-\\[\\]-\\x7f]",
+            "[\\xc2-\\xdf]" + t,
+            "(?:\\xe0[\\xa0-\\xbf]|\\xed[\\x80-\\x9f]|[\\xe1-\\xec\\xee\\xef]" + t + ")" + t,
+            "(?:\\xf0[\\x90-\\xbf]|\\xf4[\\x80-\\x8f]|[\\xf1-\\xf3]" + t + ")" + t + t,
+        ]
+    )
+
+
+_HEXDIGIT = "[0-9A-Fa-f]"
+_ESCAPE = "\\\\(?:[\"\\\\/bfnrt]|u" + _HEXDIGIT * 4 + ")"
+_INT = "-?(?:0|[1-9]\\d*)"
+_SIMPLE = {
+    "string": '"(?:' + _utf8_character() + "|" + _ESCAPE + ')*"',
+    "integer": _INT,
+    "number": _INT + "(?:\\.\\d+)?(?:[eE][-+]?\\d+)?",
+    "boolean": "(?:true|false)",
+    "null": "null",
+}
+
+
+class _Compiler:
+    """Turns a schema into a pattern; path says where we are, for messages."""
+
+    def __init__(self, path="schema"):
+        self.path = path
+
+    def no(self, why):
+        raise ValueError(f"{self.path}: {why}")
+
+    def below(self, name):
+        return _Compiler(f"{self.path}.{name}")
+
+    def compile(self, schema):
+        if not isinstance(schema, dict):
+            self.no("must be a dict")
+        keys = set(schema) - {"title", "description", "default"}
+        form = keys & {"type", "enum", "const", "anyOf"}
+        if form in ({"enum"}, {"const"}, {"type", "enum"}, {"type", "const"}):
+            allowed = form
+            make = self.values
+        elif form == {"anyOf"}:
+            allowed = form
+            make = self.choice
+        elif form == {"type"}:
+            self.check_type(schema["type"])
+            allowed = form | set(_KNOWN[schema["type"]])
+            make = getattr(self, schema["type"], None) or (lambda s: _SIMPLE[s["type"]])
+        else:
+            self.no(f"needs exactly one form, has {sorted(form)}")
+        if unknown := sorted(map(str, keys - allowed)):
+            self.no(f"keyword {unknown[0]} is not supported")
+        return make(schema)
+
+    def check_type(self, kind):
+        if not isinstance(kind, str) or kind not in _KNOWN:
+            self.no(f"unknown type {kind!r}")
+
+    def values(self, schema):
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        if not isinstance(values, list) or len(values) == 0:
+            self.no("enum must be a list of at least one value")
+        if "type" in schema:
+            kind = schema["type"]
+            self.check_type(kind)
+            for v in values:
+                if not isinstance(v, _PYTHON[kind]) or (isinstance(v, bool) and kind != "boolean"):
+                    self.no(f"{v!r} is not of type {kind}")
+        return "(?:" + "|".join([self.quote(v) for v in values]) + ")"
+
+    def quote(self, value):
+        self.check_value(value)
+        data = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return "".join(f"\\x{byte:02X}" for byte in data)
+
+    def check_value(self, value):
+        if isinstance(value, dict):
+            for k in value:
+                if not isinstance(k, str):
+                    self.no(f"{k!r} is no name")
+            value = list(value.values())
+        if isinstance(value, list):
+            for v in value:
+                self.check_value(v)
+        elif value is not None and not isinstance(value, (str, int, float)):
+            self.no(f"{value!r} is no JSON value")
+
+    def choice(self, schema):
+        options = schema["anyOf"]
+        if not isinstance(options, list) or not options:
+            self.no("anyOf must be a list of at least one schema")
+        return "(?:" + "|".join([self.below("anyOf").compile(o) for o in options]) + ")"
+
+    def bound(self, schema, name):
+        n = schema[name]
+        if type(n) is not int or n < 0 or n > 256:
+            self.no(f"{name} must be an int in [0, 256]")
+        return n
+
+    def array(self, schema):
+        if "items" not in schema:
+            self.no("items is missing")
+        item = "(?:" + self.below("items").compile(schema["items"]) + ")"
+        low = self.bound(schema, "minItems") if "minItems" in schema else 0
+        high = self.bound(schema, "maxItems") if "maxItems" in schema else None
+        if high is not None and low > high:
+            self.no("minItems is above maxItems")
+        if high == 0:
+            return "\\[\\]"
+        if low == 0:
+            more = "*" if high is None else "{0,%d}" % (high - 1)
+            return "\\[(?:%s(?:,%s)%s)?\\]" % (item, item, more)
+        more = "{%d,}" % (low - 1) if high is None else "{%d,%d}" % (low - 1, high - 1)
+        return "\\[%s(?:,%s)%s\\]" % (item, item, more)
+
+    def object(self, schema):
+        props = schema.get("properties", {})
+        need = schema.get("required", [])
+        if not isinstance(props, dict):
+            self.no("properties must be a dict")
+        if not isinstance(need, list) or not all(isinstance(n, str) and n in props for n in need):
+            self.no("required must be a list of names in properties")
+        if "additionalProperties" in schema and schema["additionalProperties"] is not False:
+            self.no("additionalProperties must be False")
+        texts = []
+        for name, sub in props.items():
+            texts.append((self.quote(name) + ":" + self.below(name).compile(sub), name in need))
+        return "\\{" + self.first(texts) + "\\}"
+
+    def first(self, texts):
+        """The members when none is written yet."""
+        if not texts:
+            return ""
+        (text, needed), others = texts[0], texts[1:]
+        here = text + self.more(others)
+        return here if needed else f"(?:{here}|{self.first(others)})"
+
+    def more(self, texts):
+        return "".join(f",{text}" if needed else f"(?:,{text})?" for text, needed in texts)
+
+
+def json_schema_to_regex(schema):
+    return _Compiler().compile(schema)
+
+
+def json_schema_to_dfa(schema):
+    pattern = json_schema_to_regex(schema)
+    return regex_to_dfa(pattern)
