@@ -87,12 +87,16 @@ class Side:
         if not inputs:
             return 0.0
         message = message_of("call", raw["call"], self.fixed, raw.get("on"))
-        message["each"] = []
+        message["each"], n_kept = [], 0
         for i, given in enumerate(inputs):
             large = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
             for name, value in large.items():
-                self.keep(f"{name}-{i}", "testkit.given", {"value": value})
+                new = message_of("new", "testkit.given", {"value": value})
+                send(self.session, {**new, "save": f"{name}-{i}"}, limit_s)
+                n_kept += 1
             message["each"].append({**given, **{name: Ref(f"{name}-{i}") for name in large}})
+        for _ in range(n_kept):
+            check_built(self.context, "testkit.given", self.session.receive(limit_s))
         start = time.perf_counter()
         send(self.session, message, limit_s)
         answer = self.session.receive(limit_s)
