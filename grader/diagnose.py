@@ -20,7 +20,7 @@ from grader.fixtures import Case, Unit
 from grader.judge import Evidence, Verdict
 from grader.mutants import KILLS, Bench, mutated
 from grader.session import Workers
-from grader.wire import Fields
+from grader.wire import Fields, Opaque
 
 Item = TypeVar("Item")
 FIRST_LOOK = 8  # failing cases that every mutant answers
@@ -141,6 +141,8 @@ def agrees(learner: Evidence, mutant: Verdict) -> bool:
         return False
     if learner.what == "raises":
         return bool(theirs.value == learner.value)
+    if learner.unraised and theirs.unraised and isinstance(learner.value, (str, Opaque, Fields)):
+        return isinstance(theirs.value, (str, Opaque, Fields))  # no rule says what it should then be
     return compare(like(learner.cmp, learner.value), theirs.value) is None
 
 

@@ -59,6 +59,7 @@ class Evidence:
     value: Any
     cmp: Want | None = None
     run: int = 0  # which run of a property, before shrinking
+    unraised: bool = False  # a raise was due, and a value came
 
 
 @dataclass(slots=True)
@@ -298,7 +299,7 @@ def check_raises(context: Context, answer: Answer, kind: str, step: str, index: 
         raise stop
     if answer.kind == "return":
         difference = Difference("", f"raises {kind}", f"returned {show(answer.value)}")
-        evidence = Evidence(index, "return", answer.value, want_value(answer.value, NAN_EQUAL))
+        evidence = Evidence(index, "return", answer.value, want_value(answer.value, NAN_EQUAL), unraised=True)
         raise context.stop("fail", step=step, difference=difference, evidence=evidence)
     raise unexpected(context, answer, step, index)
 
