@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grader import fixtures, progress
 from grader.errors import UsageError, near
 from grader.path import Stage, built, needs_closure
+from grader.session import LIMITS
 from grader.tree import Tree, bundle, changed_given, module_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from grader.session import Opener, Workers
 
 # The worst of the required cases is the unit's outcome.
+REAL_MEMORY = 4 << 30  # bytes: the real model takes half a gigabyte, and as much again while it is read
 SESSIONS = 4  # how many a unit usually opens: three groups of quick cases, and a heavy case
 FAILS = ("fail", "raised", "crashed", "deadline", "memory", "protocol", "unsupported")
 ORDER = ("inconclusive", "undecided", "blocked", "todo", "pass")
@@ -99,6 +101,7 @@ class Grader:
         files = {f: tree.file_of(module_of(f), f) for f in stage.files if f.endswith((".py", ".toml"))}
         missing = [name for name, path in files.items() if not path.is_file()]
         reference, entry = Tree(self.root, kind="reference"), f"impl.{stage.unit}"
+        memory = REAL_MEMORY if stage.unit.endswith("_real") else LIMITS["AS"]
         opener: Opener
         ours: Opener
         if stage.is_sheet:
@@ -112,14 +115,15 @@ class Grader:
         elif missing:
             return self.missing(stage, unit, missing)
         else:
-            theirs = bundle(tree, self.root, map(module_of, stage.files), assisted, entry=entry)
+            modules = list(map(module_of, stage.files))
+            theirs = bundle(tree, self.root, modules, assisted, entry=entry, memory=memory)
             opener = self.workers.opener(theirs)
             if "grader.runner" not in sys.modules:  # importing it, and NumPy with it, takes a while
                 self.workers.prepare(theirs, stage.unit, SESSIONS)
         from grader import runner
 
         if not stage.is_sheet:
-            course = bundle(reference, self.root, map(module_of, stage.files), entry=entry)
+            course = bundle(reference, self.root, map(module_of, stage.files), entry=entry, memory=memory)
             ours = self.workers.opener(course)
         total, done = len(cases), 0
 

@@ -57,6 +57,7 @@ class Bundle:
     aliases: Mapping[str, str] = field(default_factory=dict)
     warm: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()  # modules that are the grader's own copies
+    memory: int = LIMITS["AS"]  # bytes of address space
 
 
 class Ended(Exception):
@@ -160,7 +161,8 @@ class Zygote:
         session = ForkSession(self, ours, read, bundle)
         with self.lock:
             self.load(bundle)
-            message = {"fork": bundle.key, "replace": dict(replace), "limits": LIMITS}
+            limits = {**LIMITS, "AS": bundle.memory}
+            message = {"fork": bundle.key, "replace": dict(replace), "limits": limits}
             self.send(message, [theirs.fileno(), write])
             self.starting.append(session)
         theirs.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grader.errors import UsageError
 from grader.path import Stage
-from grader.session import Bundle
+from grader.session import LIMITS, Bundle
 
 GIVEN = ("rng", "categorical", "llama", "tokenizer", "gguf")
 MOST_FILES, MOST_BYTES = 200, 5 << 20
@@ -116,6 +116,7 @@ def bundle(
     assisted: Iterable[Stage] = (),
     replace: dict[str, str] | None = None,
     entry: str = "",
+    memory: int = LIMITS["AS"],
 ) -> Bundle:
     """The map of a tree. `assisted` units are answered by the reference, `replace` gives sources as text."""
     files: dict[str, tuple[str, str, bool]] = {}
@@ -165,7 +166,7 @@ def bundle(
         repr((sorted(files.items()), sorted(aliases.items()))).encode("utf-8", "surrogatepass")
     )
     warmed = tuple(aliases.get(name, name) for name in warm) + tuple(sorted(given))
-    return Bundle(digest.hexdigest(), files, aliases, warmed, frozenset(given))
+    return Bundle(digest.hexdigest(), files, aliases, warmed, frozenset(given), memory)
 
 
 def changed_given(tree: Tree, reference: Path) -> list[str]:
