@@ -147,7 +147,9 @@ def judge_perf(unit: Unit, case: Case, mine: Session, theirs: Session) -> Verdic
     measure = case.raw["perf"]["measure"]
     against = measure.get("against")
     one = Side(context, mine, {})
-    other = Side(context, theirs, decode_args(against["args"], unit.dir) if isinstance(against, dict) else {})
+    # With a context of its own: which files answered there says nothing about the learner's.
+    changed = decode_args(against["args"], unit.dir) if isinstance(against, dict) else {}
+    other = Side(Context(unit, case), theirs, changed)
     try:
         one.build()
         with ours(context, against):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from grader.errors import OwnFault
 from grader.judge import Verdict
 from grader.perf import interval, outcome_of
 from grader.runner import Runner
-from grader.session import Workers
+from grader.session import Bundle, Workers
 from tests.test_judge import TOY, unit_of
 
 ONCE = "def f(x):\n    return (x @ x)[0]\n"
@@ -62,14 +63,16 @@ Judge = Callable[..., Verdict]
 def judged(workers: Workers) -> Judge:
     """The verdict on the one case, for a source beside another."""
     bundle = tree.bundle(tree.Tree(TOY), TOY, ["impl.stack"])
+    moved = {name: (f"/elsewhere{path}", *more) for name, (path, *more) in bundle.files.items()}
+    elsewhere = replace(bundle, key="elsewhere", files=moved)  # as the reference lies beside a workspace
 
     def judge(source: str, other: str = ONCE, measure: str = "against: reference, max: 1.5", case: str = CASE,
               oracle: Any = ORACLE) -> Verdict:  # fmt: skip
-        def opener(text: str) -> Any:
-            return workers.opener(bundle, {"impl.stack": textwrap.dedent(text)})
+        def opener(text: str, where: Bundle = bundle) -> Any:
+            return workers.opener(where, {"impl.stack": textwrap.dedent(text)})
 
         unit = unit_of(case.format(measure=measure), oracle)
-        runner = Runner(unit, opener(source), opener(other), naive=opener(other))
+        runner = Runner(unit, opener(source), opener(other, elsewhere), naive=opener(other, elsewhere))
         return runner.run(unit.cases).verdicts["stack/case"]
 
     return judge

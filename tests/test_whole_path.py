@@ -24,10 +24,9 @@ MILESTONE = next(stage for stage in STAGES if stage.is_milestone)
 REQUIRED = [stage for stage in STAGES if stage.id in MILESTONE.needs]
 MUTANTS = 60
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not all(built(s, ROOT) for s in REQUIRED), reason="not every required unit is built"),
-]
+pytestmark = pytest.mark.skipif(
+    not all(built(s, ROOT) for s in REQUIRED), reason="not every required unit is built"
+)
 
 
 def ol(folder: Path, *args: str) -> dict[str, Any]:
@@ -52,15 +51,24 @@ def put(folder: Path, stage: Stage) -> None:
         shutil.copy(ROOT / file, folder / file)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A fresh workspace; the tests below use it in order."""
-    home = tmp_path_factory.mktemp("walk")
+def fresh(home: Path) -> Path:
     ol(home, "init", str(home / "w"))
-    yield home / "w"
+    return home / "w"
 
 
-def test_the_gates_open_with_the_last_unit_and_never_before(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace in which every unit passes; a test leaves it as it was."""
+    folder = fresh(tmp_path_factory.mktemp("full"))
+    for stage in REQUIRED:
+        put(folder, stage)
+    assert gate(folder)["outcome"] == "pass"
+    return folder
+
+
+@pytest.mark.slow
+def test_the_gates_open_with_the_last_unit_and_never_before(tmp_path: Path) -> None:
+    folder = fresh(tmp_path)
     for n, stage in enumerate(REQUIRED):
         closed = gate(folder)
         assert closed["outcome"] == "not passed"
@@ -73,32 +81,35 @@ def test_the_gates_open_with_the_last_unit_and_never_before(folder: Path) -> Non
         assert all(step["outcome"] == "pass" for step in opened["steps"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", REQUIRED, ids=lambda stage: stage.id)
-def test_a_stub_closes_the_gate_again(folder: Path, stage: Stage) -> None:
-    ol(folder, "restore", stage.id)
-    closed = gate(folder)
+def test_a_stub_closes_the_gate_again(full: Path, stage: Stage) -> None:
+    ol(full, "restore", stage.id)
+    closed = gate(full)
     assert closed["outcome"] == "not passed"
     assert stage.id in closed["missing"]
-    put(folder, stage)
-    assert gate(folder)["outcome"] == "pass"
+    put(full, stage)
+    assert gate(full)["outcome"] == "pass"
 
 
-def sample() -> list[tuple[Stage, str]]:
-    """Mutants of every unit with code, as many of each."""
+def sample() -> Iterator[Any]:
+    """Mutants of every unit with code, as many of each; CI takes the first."""
     units = [stage for stage in REQUIRED if not stage.is_sheet and built(stage, ROOT)]
-    each = -(-MUTANTS // len(units)) if units else 0
-    found = ((stage, shuffled(list(fixtures.load(stage, ROOT).mutants()), 5)[:each]) for stage in units)
-    return [(stage, name) for stage, names in found for name in names]
+    for stage in units:
+        for n, name in enumerate(shuffled(list(fixtures.load(stage, ROOT).mutants()), 5)):
+            if n < -(-MUTANTS // len(units)):
+                mark = pytest.mark.exhaustive if n else pytest.mark.slow
+                yield pytest.param(stage, name, marks=mark, id=f"{stage.id}-{name}")
 
 
-@pytest.mark.parametrize(("stage", "name"), sample(), ids=lambda value: getattr(value, "id", value))
-def test_a_mutant_closes_the_gate(folder: Path, stage: Stage, name: str) -> None:
+@pytest.mark.parametrize(("stage", "name"), list(sample()))
+def test_a_mutant_closes_the_gate(full: Path, stage: Stage, name: str) -> None:
     unit = fixtures.load(stage, ROOT)
     changed = mutants.mutated(unit, name, unit.mutants()[name])
     for file in stage.files:
         if module_of(file) in changed:
-            (folder / file).write_text(changed[module_of(file)])
-    closed = gate(folder)
-    put(folder, stage)
+            (full / file).write_text(changed[module_of(file)])
+    closed = gate(full)
+    put(full, stage)
     assert closed["outcome"] == "not passed"
     assert stage.id in closed["missing"]
