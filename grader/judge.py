@@ -488,8 +488,8 @@ def judge_step(
     if answer.kind in ("return", "ok"):
         check_unchanged(context, args, answer, step.get("mutates", []), label, index)
     if after:
-        check_state(context, {n: stated[n] for n in after}, (yield (asked or [look_at(context, after)])[0]),
-                    label, index)  # fmt: skip
+        look = asked.pop(0) if asked else look_at(context, after)
+        check_state(context, {name: stated[name] for name in after}, (yield look), label, index)
     return stated
 
 
