@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from functools import singledispatch
 
 import numpy as np
@@ -13,36 +14,39 @@ f32 = np.float32
 SCHEMES = ("int8", "q4_g32", "fp8_e4m3", "mxfp4")
 
 
-class _Record:
-    """Fields by the names in __slots__, nothing checked."""
-
-    __slots__ = ()
-
-    def __init__(self, *values, **named):
-        for slot, value in zip(self.__slots__, values):
-            setattr(self, slot, value)
-        for slot, value in named.items():
-            setattr(self, slot, value)
+@dataclass
+class Q8Tensor:
+    q: object
+    scales: object
 
 
-class Q8Tensor(_Record):
-    __slots__ = ("q", "scales")
+@dataclass
+class Q4Tensor:
+    packed: object
+    scales: object
+    group: object
+    shape: object
 
 
-class Q4Tensor(_Record):
-    __slots__ = ("packed", "scales", "group", "shape")
+@dataclass
+class FP8Tensor:
+    codes: object
+    scales: object
+    fmt: object
 
 
-class FP8Tensor(_Record):
-    __slots__ = ("codes", "scales", "fmt")
+@dataclass
+class MXTensor:
+    codes: object
+    scales: object
+    block: object
+    elem: object
 
 
-class MXTensor(_Record):
-    __slots__ = ("codes", "scales", "block", "elem")
-
-
-class KVQuant(_Record):
-    __slots__ = ("codes", "scales")
+@dataclass
+class KVQuant:
+    codes: object
+    scales: object
 
 
 def _weights(w, axes=2):
@@ -137,38 +141,42 @@ def quantize_kv_fp8(x):
     return KVQuant(np.array([c for c, _ in done]), np.array([s for _, s in done], f32))
 
 
-@singledispatch
 def dequantize(q):
+    return _dequantized(q)
+
+
+@singledispatch
+def _dequantized(q):
     raise TypeError(f"{type(q).__name__} holds no codes")
 
 
-@dequantize.register
+@_dequantized.register
 def _(q: tuple):
     return dequantize(_pair(q))
 
 
-@dequantize.register
+@_dequantized.register
 def _(q: Q8Tensor):
     return _times(q.q.astype(f32), q.scales[:, None])
 
 
-@dequantize.register
+@_dequantized.register
 def _(q: Q4Tensor):
     codes = unpack_int4(q.packed).astype(f32).reshape(*q.scales.shape, q.group)
     return _times(codes, q.scales.astype(f32)[:, :, None]).reshape(q.shape)
 
 
-@dequantize.register
+@_dequantized.register
 def _(q: FP8Tensor):
     return _times(lowp.fp8_bits_to_f32(q.codes, q.fmt), q.scales[:, None])
 
 
-@dequantize.register
+@_dequantized.register
 def _(q: MXTensor):
     return lowp.mx_dequantize(q.codes, q.scales, q.block, q.elem)
 
 
-@dequantize.register
+@_dequantized.register
 def _(q: KVQuant):
     return _times(lowp.fp8_bits_to_f32(q.codes, "e4m3"), q.scales[:, None, None])
 
