@@ -120,7 +120,8 @@ def report(unit: Unit, workers: Workers, progress: Callable[[str], None]) -> dic
                 {"mutant": name, "claimed_by": claims[name], "not_killed_by": missed, "killed_by": kills[:5]}
             )
         weak += [{"mutant": name, **w} for w in tolerances(verdicts, claimed)]
-        signatures.setdefault(signature(verdicts), []).append(name)
+        if not any(case.verb == "perf" and name in case.kills for case in unit.cases):  # slow is slow
+            signatures.setdefault(signature(verdicts), []).append(name)
     rejected = []
     valued = [case for case in unit.cases if case.verb != "perf"]
     others = list(equivalents(unit))

@@ -174,9 +174,8 @@ class Session:
             stage[0] = "call"
             value = [function(**kwargs, **more) for more in each] if each else function(**kwargs)
         stage[0] = "result"
-        for step in message.get("path", ()):
-            value = value[step] if isinstance(step, int) or isinstance(value, dict) else getattr(value, step)
-        return value
+        path = message.get("path", ())
+        return [part_of(item, path) for item in value] if "each" in message else part_of(value, path)
 
     def act(self, message: dict[str, Any], body: Any, out: wire.Body, stage: list[str]) -> dict[str, Any]:
         value = self.look(message, body, stage)
@@ -266,6 +265,13 @@ def refusal(message: dict[str, Any]) -> str:
             unknown = message.keys() - keys
             return f"unknown key {min(unknown)!r} in {verb}" if unknown else ""
     return f"no such message: {', '.join(sorted(message))}"
+
+
+def part_of(value: Any, path: Sequence[Any]) -> Any:
+    """What a path leads to: an index or key if it is an integer or the value is a map, else an attribute."""
+    for step in path:
+        value = value[step] if isinstance(step, int) or isinstance(value, dict) else getattr(value, step)
+    return value
 
 
 class Missing(AttributeError):
