@@ -1,4 +1,7 @@
-"""The verb perf: what is slow on purpose is caught, the same code twice never is, and results are judged."""
+"""The verb perf: what is slow on purpose is caught, the same code twice never is, and results are judged.
+
+What rests on a measured time is slow: .ci/run runs it when nothing else of ours does.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +90,7 @@ def busy() -> Iterator[None]:
     process.wait()
 
 
+@pytest.mark.slow
 def test_what_takes_twice_as_long_is_caught(judged: Judge) -> None:
     verdict = judged(TWICE)
     assert verdict.outcome == "fail"
@@ -95,6 +99,7 @@ def test_what_takes_twice_as_long_is_caught(judged: Judge) -> None:
     assert verdict.measured["low"] > 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("n", range(int(os.environ.get("OL_PERF_RUNS", "3"))))
 def test_beside_a_busy_core(judged: Judge, n: int) -> None:
@@ -104,12 +109,14 @@ def test_beside_a_busy_core(judged: Judge, n: int) -> None:
     assert judged(ONCE).outcome == "pass"
 
 
+@pytest.mark.slow
 def test_the_same_code_passes_and_says_what_was_measured(judged: Judge) -> None:
     verdict = judged(ONCE)
     assert verdict.outcome == "pass"
     assert verdict.measured["low"] <= verdict.measured["value"] <= verdict.measured["high"] <= 1.5
 
 
+@pytest.mark.slow
 def test_a_minimum(judged: Judge) -> None:
     slow = "def f(x):\n    for _ in range(5):\n        y = x @ x\n    return y[0]\n"
     assert judged(ONCE, slow, "against: reference, max: 0.6").outcome == "pass"

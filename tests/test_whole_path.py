@@ -40,7 +40,11 @@ def ol(folder: Path, *args: str) -> dict[str, Any]:
 
 
 def gate(folder: Path, name: str = "MS-P6") -> dict[str, Any]:
-    document = ol(folder, "gate", name)
+    for _ in range(3):  # on a machine that is too loaded a speed is undecided, and asking again is the answer
+        document = ol(folder, "gate", name)
+        judged = [*document["units"], *document["gate"]["steps"]]
+        if not any(one["outcome"] == "undecided" for one in judged):
+            break
     found: dict[str, Any] = document["gate"]
     assert (document["outcome"] == "pass") == (found["outcome"] == "pass")
     return found
