@@ -467,7 +467,7 @@ class Bigrams:
 class NGrams:
     """An n-gram model of a text's ids: counts behind the longest context that occurred, each id once besides.
 
-    >>> NGrams([1, 2, 1, 2, 1], 4).logprobs([3, 1]).argmax()
+    >>> int(NGrams([1, 2, 1, 2, 1], 4).logprobs([3, 1]).argmax())
     2
     """
 
