@@ -23,13 +23,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grader import wire
+from grader import frame, wire
 from grader.answer import Answer, answer_of
 from grader.errors import UsageError
 from grader.launch import worker_env
 from grader.session import OUTPUT_KEPT, SIGNALS, Bundle, Ended, Session
 
-MAX_LINE = wire.MAX_HEADER + wire.MAX_BODY * 4 // 3  # what the frames of the worker allow, in base64
+MAX_LINE = frame.MAX_HEADER + frame.MAX_BODY * 4 // 3  # what the frames of the worker allow, in base64
 PIPE_SIZE = 1 << 20
 RESET_LIMIT_S = 3.0
 BYE_LIMIT_S = 1.0
@@ -90,7 +90,7 @@ class Program:
             if fd != self.input:
                 self.take(fd)
         if self.data:
-            raise wire.ProtocolError(f"it wrote more than one answer to a request: {shown(self.data)}")
+            raise frame.ProtocolError(f"it wrote more than one answer to a request: {shown(self.data)}")
 
     def write(self, data: bytes, until: float) -> None:
         view = memoryview(data)
@@ -111,7 +111,8 @@ class Program:
         while (end := self.data.find(b"\n", searched, MAX_LINE)) < 0:
             searched = len(self.data)
             if searched >= MAX_LINE:
-                raise wire.ProtocolError(f"it wrote a line of more than {MAX_LINE} bytes: {shown(self.data)}")
+                what = f"it wrote a line of more than {MAX_LINE} bytes: {shown(self.data)}"
+                raise frame.ProtocolError(what)
             wait = until - time.monotonic()
             if wait <= 0:
                 raise TimeoutError
@@ -134,14 +135,14 @@ class Program:
             self.write(text.encode() + b"\n", until)
             answer = self.understood(self.read_line(until))
             if "reset" in message and answer.kind != "ok":
-                raise wire.ProtocolError(f"it answered {answer.kind} to reset")
+                raise frame.ProtocolError(f"it answered {answer.kind} to reset")
             return answer
         except TimeoutError:
             self.kill()
             raise Ended("deadline", f"Stopped after {limit_s:g} s (limit {limit_s:g} s).") from None
         except (EOFError, OSError):
             raise self.ended() from None
-        except wire.ProtocolError as error:
+        except frame.ProtocolError as error:
             self.kill()
             raise Ended("protocol", f"The adapter broke the protocol: {error}.") from None
 
@@ -151,10 +152,10 @@ class Program:
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict):
-            raise wire.ProtocolError(f"its standard output is for answers, and this is none: {shown(line)}")
+            raise frame.ProtocolError(f"its standard output is for answers, and this is none: {shown(line)}")
         seq = reply.get("seq")
         if type(seq) is not int or seq != self.seq:
-            raise wire.ProtocolError(f"an answer has seq {seq!r:.20}, its request had {self.seq}")
+            raise frame.ProtocolError(f"an answer has seq {seq!r:.20}, its request had {self.seq}")
         self.seq += 1
         return answer_of(reply)
 
@@ -219,7 +220,7 @@ class AdapterSession:
         self.libm: str | None = None
         self.bundle: Bundle | None = None  # the files are the program's own affair
 
-    def send(self, message: dict[str, Any], limit_s: float, body: wire.Body | None = None) -> None:
+    def send(self, message: dict[str, Any], limit_s: float, body: frame.Body | None = None) -> None:
         del limit_s, body  # a line at a time: it leaves when its answer is waited for; tensors are in it
         self.queue.append(message)
 

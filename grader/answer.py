@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from grader import wire
+from grader import frame, wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def answer_of(reply: dict[str, Any], chunks: Any = None) -> Answer:
     """A reply as an Answer; raises ProtocolError unless it carries exactly one kind."""
     kinds = [k for k in ("return", "raises", "memory", "unsupported", "ok", "observed") if k in reply]
     if len(kinds) != 1:
-        raise wire.ProtocolError(f"an answer with {len(kinds)} of return, raises, unsupported, ok")
+        raise frame.ProtocolError(f"an answer with {len(kinds)} of return, raises, unsupported, ok")
     kind = kinds[0]
     answer = Answer(kind)
     for key, value in reply.items():  # in header order, because tensor bodies come in that order
@@ -66,11 +66,11 @@ def answer_of(reply: dict[str, Any], chunks: Any = None) -> Answer:
             if not isinstance(value, list) or not all(
                 isinstance(v, dict) and "observed" not in v for v in value
             ):
-                raise wire.ProtocolError("observed is not a list of answers")
+                raise frame.ProtocolError("observed is not a list of answers")
             answer.value = [answer_of(item, chunks) for item in value]
         elif key == "args":
             if not isinstance(value, dict):
-                raise wire.ProtocolError("args is not an object")
+                raise frame.ProtocolError("args is not an object")
             answer.args = args_of(value, chunks)
         elif key == "unsupported":
             answer.value = str(value)[:400]
@@ -105,10 +105,10 @@ def holds_tensor(node: dict[str, Any] | list[Any]) -> bool:
 
 def raised_of(about: Any, phase: Any) -> Raised:
     if not isinstance(about, dict) or not isinstance(about.get("class"), str):
-        raise wire.ProtocolError("a raise without a class name")
+        raise frame.ProtocolError("a raise without a class name")
     bases = about.get("bases") or []
     if not isinstance(bases, list) or not all(isinstance(name, str) for name in bases):
-        raise wire.ProtocolError("base-class names that are not a list of text")
+        raise frame.ProtocolError("base-class names that are not a list of text")
     at = about.get("at")
     file, line = (
         (str(at[0]), at[1]) if isinstance(at, list) and len(at) >= 2 and type(at[1]) is int else ("", 0)

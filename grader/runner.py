@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grader import FORMAT, wire
+from grader import FORMAT, frame, wire
 from grader.answer import Answer
 from grader.draw import shuffled
 from grader.errors import OwnFault
@@ -361,7 +361,7 @@ def hello(session: Session, unit: str) -> Verdict | None:
 def send(session: Session, message: dict[str, Any], limit_s: float) -> None:
     """Encode a message's values for the session's transport and send it."""
     encoded = dict(message)
-    body = wire.Body()
+    body = frame.Body()
     put = getattr(session, "put", None) or body.put
     if "args" in message:
         encoded["args"] = {name: wire.encode(value, put) for name, value in message["args"].items()}

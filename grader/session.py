@@ -20,14 +20,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grader import FORMAT, launch
+from grader import FORMAT, frame, launch
 
 if TYPE_CHECKING:
     from grader.answer import Answer
-    from grader.wire import Body
+    from grader.frame import Body
 
 OUTPUT_KEPT = 64 << 10  # bytes of the learner's own output that are kept; the rest is drained
 IMPORT_LIMIT_S = 10.0
@@ -235,13 +234,6 @@ class ForkSession:
         self.poll.register(output, select.POLLIN)
 
     @cached_property
-    def wire(self) -> ModuleType:
-        """Imported when the first answer is read: NumPy comes with it."""
-        from grader import wire
-
-        return wire
-
-    @cached_property
     def read_answer(self) -> Callable[[dict[str, Any], Any], Answer]:
         from grader.answer import answer_of
 
@@ -308,7 +300,7 @@ class ForkSession:
 
     def send(self, message: dict[str, Any], limit_s: float, body: Body | None = None) -> None:
         """Queue a request; it leaves when an answer is next waited for."""
-        self.waiting += self.wire.pack({"seq": self.sent, **message, "limit_s": limit_s}, body)
+        self.waiting += frame.pack({"seq": self.sent, **message, "limit_s": limit_s}, body)
         self.sent += 1
 
     def receive(self, limit_s: float) -> Answer:
@@ -318,10 +310,10 @@ class ForkSession:
             if self.waiting:
                 data, self.waiting = bytes(self.waiting), bytearray()
                 self.write(data, until)
-            header, size = self.wire.sizes(self.read(8, until))
-            reply, chunks = self.wire.unpack(self.read(header, until), self.read(size, until))
+            header, size = frame.sizes(self.read(8, until))
+            reply, chunks = frame.unpack(self.read(header, until), self.read(size, until))
             if reply.get("seq") != self.seq:
-                raise self.wire.ProtocolError(f"answer {reply.get('seq')!r:.20} to request {self.seq}")
+                raise frame.ProtocolError(f"answer {reply.get('seq')!r:.20} to request {self.seq}")
             self.seq += 1
             return self.read_answer(reply, chunks)
         except TimeoutError:
@@ -331,7 +323,7 @@ class ForkSession:
             ) from None
         except (EOFError, OSError):
             raise self.ended() from None
-        except self.wire.ProtocolError as error:
+        except frame.ProtocolError as error:
             self.kill()
             raise Ended(
                 "protocol", f"The result channel received data that is not a result ({error})."

@@ -18,10 +18,10 @@ from grader.answer import Answer, Raised
 from grader.compare import Cmp, Difference, Keys, Leaf, Want, compare, want_of
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
+from grader.frame import Body
 from grader.judge import Context, Evidence, Request, Verdict, unexpected
 from grader.session import Bundle, Ended, Opener
 from grader.values import show
-from grader.wire import Body
 
 MOST_TEXT = 200  # characters of an answer
 MOST_BRACKETS = 20

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from grader.errors import OwnFault
-from grader.wire import BF16, DTYPES, MAX_BODY, NAMES, Call, DType, Fields, Label, New, Opaque, Ref
+from grader.frame import MAX_BODY
+from grader.wire import BF16, DTYPES, NAMES, Call, DType, Fields, Label, New, Opaque, Ref
 
 Array = np.ndarray[Any, Any]
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

@@ -1,36 +1,24 @@
-"""The process that runs code under test: a zygote that forks one child per session.
+"""Python code under test: a child imports the unit through an explicit map of files and answers requests.
 
-The zygote runs no learner code and holds no expected value: it imports NumPy once, compiles sources (which
-runs nothing), forks, and reports how each child ended, as the kernel says. A child imports the unit through
-an explicit map of files, answers one request at a time on a private socket, and never judges anything.
-Everything in a child belongs to the code under test: no answer is trusted here or on the other side.
+The zygote (zygote.py) imports NumPy once and compiles sources, which runs nothing; children do the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import faulthandler
 import functools
-import gc
 import importlib.machinery
-import io
-import json
 import os
-import resource
-import select
-import signal
-import socket
-import struct
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from grader import launch, testkit, wire
+from grader import frame, testkit, wire, zygote
 
 # Unknown keys are refused: an ignored one would change what is asked without a word.
 ALL = {"seq", "limit_s"}
@@ -102,11 +90,19 @@ class Session:
 
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
+        self.watch = Watchdog()
         self.unit = ""
         self.objects: dict[str, Any] = {}
         self.arguments: dict[str, Any] = {}
         self.before: dict[str, Any] = {}
         self.called: Any = None
+
+    @property
+    def loaded(self) -> list[str]:
+        return self.sources.loaded
+
+    def begin(self) -> None:
+        sys.meta_path.insert(0, self.sources)
 
     # -- names and values ---------------------------------------------------------------------------
 
@@ -177,7 +173,7 @@ class Session:
         path = message.get("path", ())
         return [part_of(item, path) for item in value] if "each" in message else part_of(value, path)
 
-    def act(self, message: dict[str, Any], body: Any, out: wire.Body, stage: list[str]) -> dict[str, Any]:
+    def act(self, message: dict[str, Any], body: Any, out: frame.Body, stage: list[str]) -> dict[str, Any]:
         value = self.look(message, body, stage)
         answer: dict[str, Any] = {}
         if "save" in message:
@@ -195,7 +191,7 @@ class Session:
     def origin(self) -> dict[str, Any]:
         return {} if self.called is None else {"file": defining_file(self.called)}
 
-    def encode(self, value: Any, out: wire.Body, attrs: tuple[str, ...] = ()) -> Any:
+    def encode(self, value: Any, out: frame.Body, attrs: tuple[str, ...] = ()) -> Any:
         parts, taken = len(out.parts), out.size
         try:
             return wire.encode(value, out.put, attrs)
@@ -205,7 +201,7 @@ class Session:
             out.size = taken
             return {"opaque": f"a result of {size} bytes" if size else "a result above the size limit"}
 
-    def observe(self, message: dict[str, Any], body: Any, out: wire.Body) -> dict[str, Any]:
+    def observe(self, message: dict[str, Any], body: Any, out: frame.Body) -> dict[str, Any]:
         """Every observable in turn; one that raises answers with the raise, the others still answer."""
         seen: list[dict[str, Any]] = []
         for item in message["observe"]:
@@ -220,7 +216,7 @@ class Session:
                 seen.append({"raises": self.raised(error), "phase": stage[0]})
         return {"observed": seen}
 
-    def answer(self, message: dict[str, Any], body: Any, out: wire.Body) -> dict[str, Any]:
+    def answer(self, message: dict[str, Any], body: Any, out: frame.Body) -> dict[str, Any]:
         refused = refusal(message)
         if refused:
             return {"unsupported": refused}
@@ -320,25 +316,7 @@ def defining_file(function: Any) -> str | None:
     return getattr(code, "co_filename", None)
 
 
-# -- the child ------------------------------------------------------------------------------------------
-
-
-class Channel:
-    """The private socket, read a buffer at a time."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self.socket = channel
-        self.received = bytearray()
-
-    def read(self, size: int) -> bytes:
-        while len(self.received) < size:
-            chunk = self.socket.recv(1 << 16 if size < 1 << 16 else 1 << 20)
-            if not chunk:
-                os._exit(0)  # the grader has gone
-            self.received += chunk
-        data = bytes(self.received[:size])
-        del self.received[:size]
-        return data
+# -- the zygote's part ----------------------------------------------------------------------------------
 
 
 class Watchdog:
@@ -358,157 +336,27 @@ class Watchdog:
             faulthandler.dump_traceback_later(max(limit - TRACE_BEFORE_S, limit * 0.8), file=2)
 
 
-def child(channel: socket.socket, output: int, sources: Sources, limits: dict[str, int]) -> None:
-    os.setsid()  # a process group of its own, so that the grader can end all of it
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    keep = channel.fileno()
-    for fd in map(int, os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else range(3, 64):
-        if fd > 2 and fd != keep:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-    for name, value in limits.items():
-        which = getattr(resource, f"RLIMIT_{name}")
-        with contextlib.suppress(ValueError, OSError):  # macOS refuses RLIMIT_AS
-            resource.setrlimit(which, (value, value + 1 if name == "CPU" else value))
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), "utf-8", "backslashreplace", write_through=True)
-    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), "utf-8", "backslashreplace", write_through=True)
-    faulthandler.enable(2)
-    sys.meta_path.insert(0, sources)
-    session, reader, watch = Session(sources), Channel(channel), Watchdog()
-    while True:
-        header, size = wire.sizes(reader.read(8), 1 << 31)
-        message, body = wire.unpack(reader.read(header), reader.read(size))
-        if message.get("limit_s"):
-            watch(message["limit_s"])
-        out = wire.Body(wire.MAX_BODY)
-        if "bye" in message:
-            answer: dict[str, Any] = {"ok": True, "loaded": sources.loaded}
-        else:
-            answer = session.answer(message, body, out)
-        channel.sendall(wire.pack({"seq": message.get("seq"), **answer}, out))
-        if "bye" in message:
-            os._exit(0)
+class Python:
+    """Sources by module name, compiled before the fork."""
 
+    versions: Mapping[str, str] = {"numpy": np.__version__}
 
-# -- the zygote -----------------------------------------------------------------------------------------
-
-
-class Zygote:
-    """Reads `load` and `fork` commands, answers with pids and with how children ended."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
-        self.bundles: dict[str, Sources] = {}
-        self.fds: list[int] = []
-        self.data = bytearray()
-        self.children: set[int] = set()
-
-    def say(self, message: dict[str, Any]) -> None:
-        text = json.dumps(message).encode()
-        self.control.sendall(struct.pack("<I", len(text)) + text)
-
-    def load(self, message: dict[str, Any]) -> None:
+    def load(self, message: dict[str, Any]) -> Sources:
         files = {name: (path, source, package) for name, path, source, package in message["files"]}
-        self.bundles[message["load"]] = Sources(files, message["aliases"])
         for name in message["warm"]:
             if name in files:
                 # A source that does not compile fails in the child, where it is reported.
                 with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
                     compiled(files[name][0], files[name][1])
+        return Sources(files, message["aliases"])
 
-    def fork(self, message: dict[str, Any]) -> None:
-        channel_fd, output = self.fds.pop(0), self.fds.pop(0)
-        base = self.bundles[message["fork"]]
-        files = dict(base.files)
+    def converse(self, loaded: Sources, message: dict[str, Any]) -> Session:
+        files = dict(loaded.files)
         for name, source in message["replace"].items():
             path, _, package = files[name]
             files[name] = (path, source, package)
-        try:
-            pid = os.fork()
-        except OSError as error:
-            os.close(channel_fd)
-            os.close(output)
-            self.say({"refused": errno.errorcode.get(error.errno or 0, str(error))})
-            return
-        if pid == 0:
-            try:
-                self.control.close()
-                channel = socket.socket(fileno=channel_fd)
-                child(channel, output, Sources(files, base.aliases), message["limits"])
-            finally:
-                os._exit(70)
-        os.close(channel_fd)
-        os.close(output)
-        self.children.add(pid)
-        self.say({"pid": pid})
-
-    def reap(self) -> None:
-        for pid in list(self.children):
-            done, status, usage = os.wait4(pid, os.WNOHANG)
-            if done:
-                self.children.discard(pid)
-                self.say({"exit": pid, "status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
-
-    def end(self) -> None:
-        for pid in self.children:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-        os._exit(0)
-
-    def serve(self) -> None:
-        wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_read, False)
-        os.set_blocking(wake_write, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        gc.collect()
-        gc.freeze()
-        self.say({"ready": True, "numpy": np.__version__, "python": sys.version.split()[0]})
-        poll = select.poll()
-        poll.register(self.control, select.POLLIN)
-        poll.register(wake_read, select.POLLIN)
-        while True:
-            for fd, _ in poll.poll():
-                if fd == wake_read:
-                    os.read(wake_read, 512)
-                    self.reap()
-                    continue
-                data, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 16)
-                if not data:
-                    self.end()
-                self.fds += fds
-                self.data += data
-                while len(self.data) >= 4 and len(self.data) >= 4 + (
-                    n := struct.unpack_from("<I", self.data)[0]
-                ):
-                    message = json.loads(bytes(self.data[4 : 4 + n]))
-                    del self.data[: 4 + n]
-                    if "load" in message:
-                        self.load(message)
-                    else:
-                        self.fork(message)
-
-
-def hide() -> None:
-    """Take the grader off the import path of code under test: `impl` is what the map says, or nothing."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != launch.ROOT]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "grader"]:
-        del sys.modules[name]
+        return Session(Sources(files, loaded.aliases))
 
 
 def main(control: int) -> None:
-    """Serve on an inherited socket until it closes."""
-    hide()
-    sys.dont_write_bytecode = True
-    zygote = Zygote(socket.socket(fileno=control))
-    try:
-        zygote.serve()
-    except ConnectionError:  # the grader has gone without waiting for an answer, as after a usage error
-        zygote.end()
+    zygote.serve(control, Python())

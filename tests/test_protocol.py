@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader import FORMAT, adapter, runner, schema, session, tree, wire, worker
+from grader import FORMAT, adapter, frame, runner, schema, session, tree, wire, worker
 from grader import answer as answer_module
 from grader.answer import Answer, answer_of
 
@@ -105,7 +105,7 @@ def test_schema_refuses_a_message(message: dict[str, Any], words: str) -> None:
 )
 def test_schema_wants_one_kind_of_answer(answer: dict[str, Any]) -> None:
     assert fault({"seq": 0, **answer})
-    with pytest.raises(wire.ProtocolError):
+    with pytest.raises(frame.ProtocolError):
         answer_of(answer)
 
 
@@ -148,7 +148,7 @@ def test_value_of_an_answer_is_refused(value: Any) -> None:
         assert fault({"seq": 0, "return": value})
     answers = ({"return": value}, {"return": 1, "args": {"x": value}}, {"observed": [{"return": [value]}]})
     for answer in answers:
-        with pytest.raises(wire.ProtocolError):
+        with pytest.raises(frame.ProtocolError):
             answer_of(answer)
 
 
@@ -163,7 +163,7 @@ def test_value_of_an_answer_is_refused(value: Any) -> None:
     ids=json.dumps,
 )  # fmt: skip
 def test_malformed_answer_is_a_protocol_error_and_nothing_else(answer: dict[str, Any]) -> None:
-    with pytest.raises(wire.ProtocolError):
+    with pytest.raises(frame.ProtocolError):
         answer_of(answer)
 
 

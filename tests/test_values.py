@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from grader import strict_yaml
 from grader.draw import GOLDEN, mix64
 from grader.errors import OwnFault
+from grader.frame import MAX_BODY
 from grader.values import (
     BadValue,
     decode,
@@ -30,7 +31,7 @@ from grader.values import (
     typed_key,
     unplain,
 )
-from grader.wire import BF16, DTYPES, MAX_BODY, Call, DType, Fields, New, Opaque, Ref
+from grader.wire import BF16, DTYPES, Call, DType, Fields, New, Opaque, Ref
 
 QUICK = settings(max_examples=40, deadline=None)  # a busy machine misses deadlines
 INT_RANGES = {name: np.iinfo(d) for name, d in DTYPES.items() if d.kind in "iu"}

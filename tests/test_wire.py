@@ -17,26 +17,20 @@ from hypothesis import strategies as st
 
 from grader import wire
 from grader.answer import answer_of
+from grader.frame import MAX_BODY, MAX_HEADER, Body, ProtocolError, pack, sizes, unpack
 from grader.wire import (
     BF16,
     DTYPES,
-    MAX_BODY,
     MAX_DEPTH,
-    MAX_HEADER,
-    Body,
     Call,
     DType,
     Fields,
     New,
     Opaque,
-    ProtocolError,
     Ref,
     as_base64,
     decode,
     encode,
-    pack,
-    sizes,
-    unpack,
 )
 
 QUICK = settings(max_examples=40, deadline=None)  # a busy machine misses deadlines
