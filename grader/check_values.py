@@ -14,7 +14,7 @@ from grader import schema
 from grader.compare import FLOATS, TOLERANCES, want_of
 from grader.errors import OwnFault, near
 from grader.strict_yaml import Marked
-from grader.values import COMPARE_KEYS, SAFE, BadValue, decode, shortest, typed_key
+from grader.values import COMPARE_KEYS, NATIVE, SAFE, BadValue, decode, shortest, typed_key
 from grader.wire import DTYPES, MAX_DEPTH
 
 TARGET = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)?")
@@ -79,6 +79,10 @@ class Values:
             self.refuse(at, f"{node[key]!r} is no name of a class or function: name, or module.name")
         if key == "ref":
             self.use(node["ref"], at, "ref ")
+        if key == "handle":
+            if node["handle"] in self.named:
+                self.refuse(at, f"the name {node['handle']!r} is taken")
+            self.named.add(node["handle"])
         if key == "label" and not labels:
             self.refuse(at, "a label is what an earlier step has shown: it stands in steps and observables")
 
@@ -93,7 +97,7 @@ class Values:
         if depth >= MAX_DEPTH:
             self.refuse(at, f"a value nested deeper than {MAX_DEPTH}")
         key = typed_key(node)
-        if key in ("new", "call", "ref", "label"):
+        if key in ("new", "call", "ref", "label", *NATIVE):
             self.refuse(at, f"{key!r} builds an argument; expected values are data")
         if key is not None:
             self.tolerance(node, at)

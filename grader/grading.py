@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grader import fixtures, progress
+from grader.code import code_of, opener_of
 from grader.errors import UsageError, near
 from grader.path import Stage, built, needs_closure
 from grader.session import LIMITS
-from grader.tree import Tree, bundle, changed_given, module_of
+from grader.tree import Tree, changed_given, module_of
 
 if TYPE_CHECKING:
     from grader.fixtures import Case, Unit
@@ -98,7 +99,7 @@ class Grader:
         unit = fixtures.load(stage, self.root, self.note)
         cases = self.chosen(unit)
         tree = self.options.tree
-        files = {f: tree.file_of(module_of(f), f) for f in stage.files if f.endswith((".py", ".toml"))}
+        files = {f: tree.file_of(module_of(f), f) for f in stage.files}
         missing = [name for name, path in files.items() if not path.is_file()]
         reference, entry = Tree(self.root, kind="reference"), f"impl.{stage.unit}"
         memory = REAL_MEMORY if stage.unit.endswith("_real") else LIMITS["AS"]
@@ -115,16 +116,16 @@ class Grader:
         elif missing:
             return self.missing(stage, unit, missing)
         else:
-            modules = list(map(module_of, stage.files))
-            theirs = bundle(tree, self.root, modules, assisted, entry=entry, memory=memory)
-            opener = self.workers.opener(theirs)
-            if "grader.runner" not in sys.modules:  # importing it, and NumPy with it, takes a while
+            theirs = code_of(stage, tree, self.root, assisted, entry, memory)
+            opener = opener_of(self.workers, theirs)
+            # Importing it, and NumPy with it, takes a while.
+            if "grader.runner" not in sys.modules and not stage.is_native:
                 self.workers.prepare(theirs, stage.unit, SESSIONS)
         from grader import runner
 
         if not stage.is_sheet:
-            course = bundle(reference, self.root, map(module_of, stage.files), entry=entry, memory=memory)
-            ours = self.workers.opener(course)
+            course = code_of(stage, reference, self.root, (), entry, memory)
+            ours = opener_of(self.workers, course)
         total, done = len(cases), 0
 
         def tick(_: Any) -> None:
@@ -139,9 +140,15 @@ class Grader:
         finally:
             if self.options.adapter and not stage.is_sheet:
                 adapter.shutdown(opener)
+        notes = []
+        if stage.is_native and not self.options.adapter:
+            from grader import library
+
+            assert isinstance(theirs, library.Library)
+            notes = library.sanitized(unit, theirs, {}, self.workers, run)
         report = report_of(unit, cases, run, self.options)
         report["assisted"] = [need.id for need in assisted]
-        report["notes"] = [
+        report["notes"] = notes + [
             f"{name} is not yours to change: the grader's copy was used"
             for name in changed_given(tree, self.root)
         ]

@@ -159,7 +159,7 @@ def contents(course: Path, stages: Sequence[Stage]) -> dict[str, bytes]:
 
 def stubs(course: Path, stage: Stage) -> dict[str, bytes]:
     """A unit's files as a learner gets them: Python without bodies, questions without answers."""
-    from grader.stub import stub_source
+    from grader.code import stub_of
 
     found = {}
     if stage.is_sheet:
@@ -169,15 +169,19 @@ def stubs(course: Path, stage: Stage) -> dict[str, bytes]:
         found[stage.files[0]] = solve.stub(fixtures.load(stage, course)).encode()
         found[page] = (course / "practice" / page).read_bytes()
     for file in stage.files:
-        if file.endswith(".py"):
+        if not stage.is_sheet:
             source = (course / file).read_bytes().decode("utf-8")
-            found[file] = stub_source(source, stage.id, file).encode("utf-8")
+            found[file] = stub_of(source, stage.id, file).encode("utf-8")
     return found
 
 
 def given(course: Path) -> dict[str, bytes]:
     """What is copied whole: the package's own file, and the modules that are not graded."""
     names = [PACKAGE, *(f"impl/{name}.py" for name in GIVEN)]
+    if any(path.is_file() for path in (course / "csrc" / "src").glob("*.c")):
+        native = [*(course / "csrc" / "include").rglob("*.h"), *(course / "csrc" / "src").glob("*.h")]
+        native += [course / "csrc" / "Makefile", course / "csrc" / "src" / "error_slot.c"]
+        names += [str(path.relative_to(course)) for path in sorted(native)]
     return {name: (course / name).read_bytes() for name in names if (course / name).is_file()}
 
 

@@ -5,11 +5,12 @@ the worker loads NumPy while the command loads what it needs itself.
 import os
 import socket
 import sys
+from collections.abc import Mapping
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WARM = ("check", "gate")  # the commands that need a worker, unless an adapter takes its place
 # A module, not a script: Python keeps its compiled form. It hides ROOT from the code under test.
-CODE = "import sys; sys.path.insert(0, sys.argv[1]); import grader.worker as w; w.main(int(sys.argv[2]))"
+CODE = "import sys; sys.path.insert(0, sys.argv[1]); import grader.{0} as w; w.main(int(sys.argv[2]))"
 
 
 def worker_env() -> dict[str, str]:
@@ -23,16 +24,16 @@ def worker_env() -> dict[str, str]:
     }  # fmt: skip
 
 
-def worker() -> tuple[int, socket.socket]:
-    """Start a worker; returns its process id and our end of its control channel.
+def worker(module: str = "worker", more: Mapping[str, str] | None = None) -> tuple[int, socket.socket]:
+    """Start a worker, with `more` in its environment; returns its process id and our end of its channel.
 
     Levels 2 and 3 of isolation wrap the command line built here.
     """
     ours, theirs = socket.socketpair()
     # -I would ignore PYTHONHASHSEED; the environment is ours alone, so -s and -P are enough.
-    command = [sys.executable, "-s", "-P", "-c", CODE, ROOT, str(theirs.fileno())]
+    command = [sys.executable, "-s", "-P", "-c", CODE.format(module), ROOT, str(theirs.fileno())]
     theirs.set_inheritable(True)
-    pid = os.posix_spawn(sys.executable, command, worker_env(), setsid=True, file_actions=[
+    pid = os.posix_spawn(sys.executable, command, worker_env() | dict(more or {}), setsid=True, file_actions=[
         (os.POSIX_SPAWN_CLOSE, ours.fileno()),
     ])  # fmt: skip
     theirs.close()

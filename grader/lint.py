@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grader import coverage, fixtures, laws, spec, stub
+from grader import coverage, fixtures, laws, spec
 from grader.build import build
+from grader.code import public_names, stub_of
 from grader.errors import OlError
 from grader.fixtures import Case, Unit
 from grader.mutants import mutated, sources
@@ -60,9 +61,11 @@ def page_findings(stage: Stage, root: Path) -> Iterator[str]:
 
 def name_findings(unit: Unit) -> Iterator[str]:
     """Called names and argument names are those of the reference: they are the contract."""
-    known: dict[str, list[str]] = {}
-    for file, text in sources(unit).items():
-        known |= stub.public_functions(text, file)
+    known = public_names(sources(unit))
+    if unit.stage.is_native:
+        from grader import library
+
+        known |= library.declared(unit.root, unit.name)
     topics = {t for c in unit.cases for t in c.raw.get("hints", [])} | {
         m.get("hint") for m in unit.mutants().values()
     }
@@ -71,6 +74,7 @@ def name_findings(unit: Unit) -> Iterator[str]:
             yield f"fixtures/{unit.name}: no case and no mutant uses the hint {topic!r}"
     for case in unit.cases:
         for name, args in called(case):
+            name = name.partition("[")[0]
             if "." in name:
                 continue
             where = f"{case.file}:{case.line}: {case.id}"
@@ -126,7 +130,8 @@ def mutant_findings(unit: Unit) -> Iterator[str]:
     for name, entry in specs.items():
         try:
             for module, text in ({} if unit.stage.is_sheet else mutated(unit, name, entry)).items():
-                ast.parse(text, module)
+                if not unit.stage.is_native:  # what does not compile is no mutant: `author mutants` says so
+                    ast.parse(text, module)
         except OlError as error:
             yield str(error).removeprefix("error: ")
         except SyntaxError as error:
@@ -185,6 +190,6 @@ def stub_findings(unit: Unit) -> Iterator[str]:
     """A stub can be derived from every file of the reference."""
     for file, text in sources(unit).items():
         try:
-            stub.stub_source(text, unit.stage.id, file)
+            stub_of(text, unit.stage.id, file)
         except OlError as error:
             yield str(error).removeprefix("error: ")

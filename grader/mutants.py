@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from grader import solve
+from grader.code import code_of, opener_of, public_names, stub_of
 from grader.compare import Attrs, Keys, Leaf, Seq, Want, compare, want_of
 from grader.errors import OwnFault
 from grader.fixtures import Case, Unit
 from grader.judge import Verdict
 from grader.runner import Runner, UnitRun, baseline
 from grader.session import Workers
-from grader.tree import Tree, bundle, module_of
+from grader.tree import Tree, module_of
 from grader.values import decode_args
-from grader.wire import New, Ref
+from grader.wire import Native, New, Ref
 
 KILLS = ("fail", "raised", "crashed", "memory", "protocol")
 TRIVIAL = ("stub", "zeros", "nan", "echo", "previous")
@@ -30,7 +31,7 @@ TRIVIAL = ("stub", "zeros", "nan", "echo", "previous")
 
 def sources(unit: Unit) -> dict[str, str]:
     """The reference's files of a unit, by the name that mutants use."""
-    return {file: (unit.root / file).read_text() for file in unit.stage.files if file.endswith(".py")}
+    return {file: (unit.root / file).read_text() for file in unit.stage.files}
 
 
 def mutated(unit: Unit, name: str, spec: dict[str, Any]) -> dict[str, str]:
@@ -60,10 +61,13 @@ def equivalents(unit: Unit) -> Iterator[tuple[str, dict[str, str]]]:
     """Other correct ways to write it: NAME.py (or .toml) replaces the first file, NAME/ any of the files."""
     folder = unit.dir / "equivalents"
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.suffix in (".py", ".toml"):
+        if path.suffix in (".py", ".c", ".toml"):
             yield path.stem, {module_of(unit.stage.files[0]): path.read_text()}
         elif path.is_dir() and path.name != "__pycache__":
-            yield path.name, {module_of(f"impl/{p.name}"): p.read_text() for p in sorted(path.glob("*.py"))}
+            home = unit.stage.files[0].rpartition("/")[0]
+            kind = unit.stage.files[0].rpartition(".")[2]
+            texts = {f"{home}/{p.name}": p.read_text() for p in sorted(path.glob(f"*.{kind}"))}
+            yield path.name, {module_of(file): text for file, text in texts.items()}
 
 
 @dataclass(slots=True)
@@ -79,14 +83,22 @@ class Bench:
             source = (replace or {}).get(module_of(file))
             return Runner(self.unit, solve.opener(self.unit.root / file, source), shrinking=False)
         tree = Tree(self.unit.root, kind="reference")
-        base = bundle(tree, self.unit.root, [module_of(f) for f in self.unit.stage.files])
+        base = code_of(self.unit.stage, tree, self.unit.root)
+        opener, reference = opener_of(self.workers, base, replace), opener_of(self.workers, base)
         return Runner(
-            self.unit, self.workers.opener(base, replace), self.workers.opener(base), shrinking=False,
+            self.unit, opener, reference, shrinking=False,
             naive=baseline(self.unit, self.workers, base),
         )  # fmt: skip
 
     def run(self, cases: list[Case], replace: dict[str, str] | None = None, twice: bool = False) -> UnitRun:
-        return self.runner(replace).run(cases, twice)
+        found = self.runner(replace).run(cases, twice)
+        if self.unit.stage.is_native:
+            from grader import library
+
+            code = code_of(self.unit.stage, Tree(self.unit.root, kind="reference"), self.unit.root)
+            assert isinstance(code, library.Library)
+            library.sanitized(self.unit, code, replace or {}, self.workers, found)
+        return found
 
 
 def report(unit: Unit, workers: Workers, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -187,16 +199,14 @@ def trivial(unit: Unit, bench: Bench) -> dict[str, list[str]]:
     """Per kind of trivial answer, the functions that no case protects from it."""
     if unit.stage.is_sheet:
         return trivial_sheets(unit, bench)
-    from grader.stub import public_functions, stub_source
-
-    stubs = {module_of(f): stub_source(text, unit.stage.id, f) for f, text in sources(unit).items()}
+    stubs = {module_of(f): stub_of(text, unit.stage.id, f) for f, text in sources(unit).items()}
     verdicts = bench.run(unit.cases, stubs).verdicts
     # A stub keeps its dataclasses, so a case that only looks at fields passes; the unit is todo all the same.
     odd = [f"{case}: {v.outcome}" for case, v in verdicts.items() if v.outcome not in ("todo", "pass")]
     if all(v.outcome == "pass" for v in verdicts.values()):
         odd.append("every case passes on the stub")
     result: dict[str, list[str]] = {"stub": odd}
-    public = {name for file, text in sources(unit).items() for name in public_functions(text, file)}
+    public = public_names(sources(unit))
     asked = [question for question in questions(unit) if question[0] in public]
     names = sorted({name for name, _, _, _ in asked})
     for kind in TRIVIAL[1:]:
@@ -268,7 +278,7 @@ def trivial_answers(kind: str, want: Want, args: dict[str, Any], previous: Any) 
         return [
             v
             for v in args.values()
-            if not isinstance(v, (New, Ref)) and (not shape or shape_of(v) == shape[0])
+            if not isinstance(v, (New, Ref, Native)) and (not shape or shape_of(v) == shape[0])
         ]
     fill = np.nan if kind == "nan" else 0
     return [filled(expected_value(want), fill)]

@@ -51,6 +51,11 @@ class Stage:
         return bool(self.files) and self.files[0].endswith(".toml")
 
     @property
+    def is_native(self) -> bool:
+        """Whether the unit is C."""
+        return bool(self.files) and self.files[0].endswith(".c")
+
+    @property
     def is_optional(self) -> bool:
         return self.kind == "side"
 

@@ -27,6 +27,7 @@ from grader.session import IMPORT_LIMIT_S, Bundle, Ended, Opener, Session, Worke
 from grader.tree import module_of
 
 THREE_DEADLINES = 3
+SETTLE_LIMIT_S = 5.0
 FEW = 10  # quick cases that are not worth another session
 CALIBRATION_S = (
     0.05  # the calibration loop on the machine where the limits were set; measured, see calibrate()
@@ -259,6 +260,7 @@ class Runner:
                     verdict = drive(
                         judge(self.unit, case, self.shrinking), session, reference, shared.limit_scale
                     )
+                    verdict = settled(verdict, session)
                     verdict.output = session.output()
                     verdicts[case.id] = self.whose(verdict, session)
             names = session.close()
@@ -347,6 +349,10 @@ def hello(session: Session, unit: str) -> Verdict | None:
         return Verdict("", "protocol", f"answered {answer.kind} to hello", step="import", output=output)
     at = (raised.file, raised.line) if raised.file else None
     name = Path(raised.file).name if raised.file else f"{unit}.py"
+    if raised.is_a("NotBuilt"):
+        line = f", line {raised.line}" if raised.line else ""
+        text = f"Could not build {name}{line}: {raised.text}."
+        return Verdict("", "raised", text, step="import", raised=raised, at=at, output=output)
     if raised.is_a("SyntaxError") and raised.line:
         text = f"{name} line {raised.line}: {raised.text.partition(' (')[0]}."
     else:
@@ -391,7 +397,7 @@ def drive(judged: Judge, session: Session, reference: Reference, scale: float = 
             limit_s = request.limit_s * scale
             if request.who == "reference":
                 answer = reference.request(request.message, limit_s)
-            elif "reset" in request.message and not session.holds_objects:
+            elif "reset" in request.message and not (session.holds_objects or settles(session)):
                 answer = Answer("ok")  # there is nothing to drop
                 sent = send_ahead(session, request, scale)
             else:
@@ -407,6 +413,27 @@ def drive(judged: Judge, session: Session, reference: Reference, scale: float = 
             session.receive(left.limit_s * scale)
         verdict: Verdict = stop.value
         return verdict
+
+
+def settles(session: Session) -> bool:
+    return session.bundle is not None and session.bundle.settles
+
+
+def settled(verdict: Verdict, session: Session) -> Verdict:
+    """A pass leaves nothing behind: no live block, no misuse of the hook, no write around an object."""
+    if not verdict.passed or not settles(session):
+        return verdict
+    answer = ask(session, {"settle": True}, SETTLE_LIMIT_S)
+    left = answer.value if isinstance(answer.value, dict) else {"misuse": "no answer"}
+    wrong = str(left.get("misuse", ""))
+    if left.get("damaged"):
+        wrong = wrong or f"a write beyond the bounds of {left['damaged'][0]}"
+    if left.get("live"):
+        blocks = "1 block is" if left["live"] == 1 else f"{left['live']} blocks are"
+        wrong = wrong or f"{blocks} still allocated after every object was destroyed: a leak"
+    if wrong:
+        return Verdict(verdict.case, "fail", f"At the end of the case: {wrong}.", files=verdict.files)
+    return verdict
 
 
 def send_ahead(session: Session, request: Request, scale: float) -> list[Request]:

@@ -56,7 +56,31 @@ class Bundle:
     aliases: Mapping[str, str] = field(default_factory=dict)
     warm: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()  # modules that are the grader's own copies
-    memory: int = LIMITS["AS"]  # bytes of address space
+    memory: int = LIMITS["AS"]  # bytes of address space; 0: no limit
+
+    @property
+    def worker(self) -> str:
+        """Which worker runs it; there is one of each kind."""
+        return "python"
+
+    @property
+    def settles(self) -> bool:
+        """Whether something can be left over at the end of a case."""
+        return False
+
+    def start(self) -> tuple[int, socket.socket]:
+        """Start a worker for it."""
+        return launch.worker()
+
+    def loading(self) -> dict[str, Any]:
+        """The message that tells a worker of it."""
+        files = [[name, *entry] for name, entry in self.files.items()]
+        return {"load": self.key, "files": files, "aliases": dict(self.aliases), "warm": self.warm}
+
+    def explained(self, ended: Ended, text: str) -> Ended:
+        """How a session ended, with what its output says of it."""
+        del text
+        return ended
 
 
 class Ended(Exception):
@@ -144,13 +168,12 @@ class Zygote:
         elif "refused" in message:
             self.starting.pop(0).pid, self.refused = -1, message["refused"]
         elif "ready" in message:
-            self.versions = {"numpy": message["numpy"], "python": message["python"]}
+            self.versions = {k: v for k, v in message.items() if k != "ready"}
 
     def load(self, bundle: Bundle) -> None:
         if bundle.key in self.loaded:
             return
-        files = [[name, *entry] for name, entry in bundle.files.items()]
-        self.send({"load": bundle.key, "files": files, "aliases": dict(bundle.aliases), "warm": bundle.warm})
+        self.send(bundle.loading())
         self.loaded.add(bundle.key)
 
     def start(self, bundle: Bundle, replace: Mapping[str, str], unit: str = "") -> ForkSession:
@@ -161,6 +184,8 @@ class Zygote:
         with self.lock:
             self.load(bundle)
             limits = {**LIMITS, "AS": bundle.memory}
+            if not bundle.memory:
+                del limits["AS"]
             message = {"fork": bundle.key, "replace": dict(replace), "limits": limits}
             self.send(message, [theirs.fileno(), write])
             self.starting.append(session)
@@ -318,11 +343,11 @@ class ForkSession:
             return self.read_answer(reply, chunks)
         except TimeoutError:
             self.kill()
-            raise Ended(
-                "deadline", f"Stopped after {limit_s:g} s (limit {limit_s:g} s).", self.traced()
+            raise self.explained(
+                Ended("deadline", f"Stopped after {limit_s:g} s (limit {limit_s:g} s).", self.traced())
             ) from None
         except (EOFError, OSError):
-            raise self.ended() from None
+            raise self.explained(self.ended()) from None
         except frame.ProtocolError as error:
             self.kill()
             raise Ended(
@@ -359,6 +384,10 @@ class ForkSession:
             "Remove exit(), quit() or os._exit().",
             at,
         )
+
+    def explained(self, ended: Ended) -> Ended:
+        text = self.text.decode("utf-8", "replace")
+        return ended if self.bundle is None else self.bundle.explained(ended, text)
 
     def traced(self) -> tuple[str, int] | None:
         """File and line of the learner's innermost frame in what faulthandler wrote."""
@@ -429,14 +458,14 @@ class Workers:
     """Opens sessions of a bundle; the zygote is shared and restarted when code under test has killed it."""
 
     def __init__(self, zygote: Zygote | None = None) -> None:
-        self.zygote = zygote
+        self.zygotes = {"python": zygote} if zygote is not None else {}
         self.lock = threading.Lock()
         self.ready: list[ForkSession] = []
 
     def prepare(self, bundle: Bundle, unit: str, count: int) -> None:
         """Have sessions fork and import the unit while this process still imports what it needs itself."""
         with self.lock:
-            self.ready += [self.live().start(bundle, {}, unit) for _ in range(count)]
+            self.ready += [self.live(bundle).start(bundle, {}, unit) for _ in range(count)]
 
     def opener(self, bundle: Bundle, replace: Mapping[str, str] | None = None) -> Opener:
         def open_session() -> Session:
@@ -445,28 +474,29 @@ class Workers:
                     self.ready
                     and self.ready[0].bundle is bundle
                     and not replace
-                    and self.live().settle(self.ready[0])
+                    and self.live(bundle).settle(self.ready[0])
                 ):
                     return self.ready.pop(0)
                 try:
-                    return self.live().fork(bundle, replace or {})
+                    return self.live(bundle).fork(bundle, replace or {})
                 except Ended:
-                    if self.zygote is not None and self.zygote.alive:
+                    if self.zygotes[bundle.worker].alive:
                         raise
-                    return self.live().fork(bundle, replace or {})  # killed by earlier code under test
+                    return self.live(bundle).fork(bundle, replace or {})  # killed by earlier code under test
 
         return open_session
 
-    def live(self) -> Zygote:
-        """The zygote, started again when code under test has ended it."""
-        if self.zygote is not None and not self.zygote.alive:
-            self.zygote.close()
-            self.zygote = None
-        self.zygote = self.zygote or Zygote()
-        return self.zygote
+    def live(self, bundle: Bundle) -> Zygote:
+        """The bundle's zygote, started again when code under test has ended it."""
+        zygote = self.zygotes.get(bundle.worker)
+        if zygote is not None and not zygote.alive:
+            zygote.close()
+            zygote = None
+        if zygote is None:
+            zygote = self.zygotes[bundle.worker] = Zygote(bundle.start())
+        return zygote
 
     def close(self) -> None:
         self.ready.clear()
-        if self.zygote is not None:
-            self.zygote.close()
-            self.zygote = None
+        while self.zygotes:
+            self.zygotes.popitem()[1].close()

@@ -17,7 +17,7 @@ import numpy as np
 
 from grader.errors import OwnFault
 from grader.frame import MAX_BODY
-from grader.wire import BF16, DTYPES, NAMES, Call, DType, Fields, Label, New, Opaque, Ref
+from grader.wire import BF16, DTYPES, NAMES, Call, DType, Fields, Label, Native, New, Opaque, Ref
 
 Array = np.ndarray[Any, Any]
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -27,7 +27,8 @@ INTS = {name: (int(np.iinfo(d).min), int(np.iinfo(d).max)) for name, d in DTYPES
 SAFE = 1 << 53  # from here on a JSON number is not the same integer to every reader
 MAX_AXES = 16
 ATOMS = (int, float, str, bool, type(None))
-TYPED = frozenset([*DTYPES, "bytes", "tuple", "dtype", "new", "call", "ref", "label"])
+NATIVE = ("buffer", "handle", "function", "alias")  # forms of an argument that only C has
+TYPED = frozenset([*DTYPES, "bytes", "tuple", "dtype", "new", "call", "ref", "label", *NATIVE])
 FORMS = {  # what may stand beside `shape`
     "bits": {"bits"}, "hex": {"hex"}, "ids": {"ids"},
     "gen": {"gen", "seed", "scale", "n"}, "file": {"file", "sha256"},
@@ -58,7 +59,8 @@ def decode(node: Any, data: Path | None = None) -> Any:
         return {k: decode(v, data) for k, v in node.items()}
     spec = node[key]
     if len(node) > 1:
-        extra = set(node) - {key} - COMPARE_KEYS - ({"args"} if key in ("new", "call") else set())
+        beside = {"args"} if key in ("new", "call") else {"at", "field"} if key == "ref" else set()
+        extra = set(node) - {key} - COMPARE_KEYS - beside
         if extra and not (key in DTYPES and extra <= {"bits", "hex"}):
             raise BadValue(f"unknown key {sorted(extra)[0]!r} beside {key!r}")
     if key in DTYPES:
@@ -79,13 +81,22 @@ def decode(node: Any, data: Path | None = None) -> Any:
         return Label(spec)
     if not isinstance(spec, str) or not spec:
         raise BadValue(f"{key} takes a name, not {spec!r}")
-    if key == "ref":
+    if key == "ref" and len(node) == 1:
         return Ref(spec)
+    if key == "ref" or key in NATIVE:
+        return native(node)
     args = node.get("args", {})
     if not isinstance(args, dict):
         raise BadValue(f"args of {spec} is a mapping of names to values, not {args!r}")
     built = {k: decode(v, data) for k, v in args.items()}
     return New(spec, built) if key == "new" else Call(spec, built)
+
+
+def native(node: dict[str, Any]) -> Native:
+    """A small dict that C's worker reads: `at` counts elements, `field` names a member."""
+    if type(node.get("at", 0)) is not int or not isinstance(node.get("field", ""), str):
+        raise BadValue(f"at takes an integer and field a name, not {node!r}")
+    return Native(node)
 
 
 def decode_args(args: dict[str, Any], data: Path | None = None) -> dict[str, Any]:
@@ -339,6 +350,8 @@ def to_fixture(value: Any) -> Any:
             return {"call": name, "args": {k: to_fixture(v) for k, v in args.items()}}
         case Ref(id):
             return {"ref": id}
+        case Native(node):
+            return node
         case Label(id):
             return {"label": id}
         case DType(name):
@@ -362,6 +375,8 @@ def plain(value: Any) -> Any:
             return {"call": name, "args": {k: plain(v) for k, v in args.items()}}
         case Ref(id):
             return {"ref": id}
+        case Native(node):
+            return dict(node)
         case Label(id):
             return id
         case DType(name):
@@ -385,6 +400,8 @@ def unplain(value: Any) -> Any:
             return New(value["new"], args) if "new" in value else Call(value["call"], args)
         if set(value) == {"ref"}:
             return Ref(value["ref"])
+        if typed_key(value) in (*NATIVE, "ref"):
+            return native(value)
         if set(value) == {"label"}:
             return Label(value["label"])
         return {k: unplain(v) for k, v in value.items()}
@@ -458,4 +475,6 @@ def show(value: Any, limit: int = 160) -> str:
             return f"{name}({', '.join(f'{k}={show(v, limit)}' for k, v in args.items())})"
         case Ref(id):
             return id
+        case Native(node):
+            return ", ".join(f"{k} {v}" for k, v in node.items())
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -55,6 +55,13 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Native:
+    """An argument that only C has, as its small dict: buffer, handle, function, alias, or a part of a ref."""
+
+    node: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Label:
     """The id that the code under test gave where this label was expected; never sent as such."""
 
@@ -156,6 +163,8 @@ def _encode_compound(
         return {kind.__name__.lower(): value.name, "args": {k: inner(v) for k, v in value.args.items()}}
     if kind is Ref:
         return {"ref": value.id}
+    if kind is Native:
+        return value.node
     if kind is DType:
         return {"dtype": value.name}
     if kind is Opaque:

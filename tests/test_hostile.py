@@ -298,14 +298,14 @@ def test_the_reference_is_not_importable_by_the_learner(
 
 
 def test_no_process_is_left(workers: Workers, unit: fixtures.Unit) -> None:
-    before = children_of(workers.zygote.pid) if workers.zygote else set()
+    before = children_of(workers.zygotes["python"].pid) if workers.zygotes else set()
     run(workers, unit, total("while True: pass"))
     run(workers, unit, CHEATS["forges-records"][0])
-    assert workers.zygote is not None
+    assert workers.zygotes
     until = time.monotonic() + 3
-    while children_of(workers.zygote.pid) - before and time.monotonic() < until:
+    while children_of(workers.zygotes["python"].pid) - before and time.monotonic() < until:
         time.sleep(0.02)  # the kernel is still taking the last one down
-    assert children_of(workers.zygote.pid) <= before
+    assert children_of(workers.zygotes["python"].pid) <= before
 
 
 def children_of(pid: int) -> set[str]:
