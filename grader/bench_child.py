@@ -30,7 +30,10 @@ def main() -> None:
     from grader import worker, zygote
 
     zygote.hide()
-    task = json.loads(sys.stdin.readline())
+    asked = sys.stdin.readline()
+    if not asked:  # the bench was ended before it began
+        return None
+    task = json.loads(asked)
     files = {name: (path, source, package) for name, path, source, package in task["files"]}
     sys.meta_path.insert(0, worker.Sources(files, task["aliases"]))
 
@@ -60,4 +63,7 @@ def main() -> None:
     return None
 
 
-main()
+try:
+    main()
+except (BrokenPipeError, KeyboardInterrupt):  # the bench has ended: nobody reads what this would say
+    os._exit(1)

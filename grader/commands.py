@@ -159,6 +159,8 @@ def follow_up(place: Place, stages: Sequence[Stage], grader: Grader, reports: li
             c.get("hints") for c in unit["cases"] if c["outcome"] in FAILS
         )
         return f"{name} {'hint' if has_hint else 'spec'} {unit['id']}, then {name} check {unit['id']}"
+    if needed := next((unit["assisted"] for unit in reports if unit.get("assisted")), None):
+        return f"{name} check {needed[0]}"  # what the reference stood in for
     if grader.options.partial:
         return f"{name} check {' '.join(unit['id'] for unit in reports)}"
     state = learn.states(place, stages, {u["id"]: u["outcome"] for u in reports})
@@ -191,6 +193,9 @@ def gate(
     found, units = result["gate"], result["units"]
     first = next((u for u in units if u["outcome"] not in ("pass", "not built")), None)
     follow = follow_up(place, stages, grader, [first]) if first else ""
+    larger = next((s for s in stages if s.is_milestone and found["id"] in s.needs), None)
+    if found["outcome"] == "pass" and larger is not None and not larger.is_optional:
+        follow = f"{console.command()} gate {larger.id}"
     if as_json:
         console.emit(report.document("gate", found["outcome"], units, gate=found, next=follow))
     else:

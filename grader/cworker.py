@@ -327,12 +327,8 @@ class Session:
         for param, buffer in self.buffers.items():
             if damage := int(self.tk.tk_damage(buffer.pointer)):
                 stage[0] = "call"
-                where = (
-                    f"{-damage} bytes before"
-                    if damage < 0
-                    else f"{damage - buffer.size} bytes past the end of"
-                )
-                raise Fault("OutOfBounds", f"{name} wrote {where} {param}")
+                where = "in front" if damage < 0 else "past the end"
+                raise Fault("OutOfBounds", f"{name} wrote {where} of {param}, at byte {damage}")
         return result
 
     def text_of_slot(self) -> str:

@@ -68,7 +68,8 @@ def run_gate(
         if not (grader.root / "fixtures" / step["cases"]).is_file():
             row |= {"outcome": "not built", "text": "this course has no cases for it yet"}
         elif waiting:
-            row |= {"outcome": "blocked", "text": f"runs once {', '.join(waiting)} passes"}
+            verb = "pass" if len(waiting) > 1 else "passes"
+            row |= {"outcome": "blocked", "text": f"runs once {', '.join(waiting)} {verb}"}
         else:
             own, _ = required_units(step["of"], gates, stages)
             gate_stage = find(stages, step["of"])

@@ -228,8 +228,9 @@ class Grader:
 
     def blocked(self, stage: Stage, blocking: Sequence[Stage]) -> dict[str, Any]:
         names = ", ".join(need.id for need in blocking)
+        verb = "do" if len(blocking) > 1 else "does"
         return {
-            **head(stage), "outcome": "blocked", "text": f"needs {names}, which does not pass yet",
+            **head(stage), "outcome": "blocked", "text": f"needs {names}, which {verb} not pass yet",
             "fix": f"ol check {blocking[0].id} first, or --ref-deps to use the reference's",
             "needs": [s.id for s in blocking], "cases": [], "counts": {},
         }  # fmt: skip

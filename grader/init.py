@@ -73,7 +73,7 @@ Each file in `impl/` has the contracts of one unit: names, arguments, shapes, er
     ./ol learn        the whole path
 
 Yours: `impl/`, and this page.{given}
-The grader reads `impl/` and nothing else; it writes to `.ol/` only.
+The grader reads `impl/` and `ol.toml`; it writes to `.ol/`, and with `restore` to `impl/`.
 `./ol restore {first}` puts a stub back, or adds one that the course has gained; your file is kept beside it.
 `ol.toml` marks this folder as a workspace. To keep your work safe, put it under version control: `git init`.
 """

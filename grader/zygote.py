@@ -152,6 +152,8 @@ class Zygote:
             done, status, usage = os.wait4(pid, os.WNOHANG)
             if done:
                 self.children.discard(pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)  # what the code under test started and left running
                 self.say({"exit": pid, "status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
 
     def end(self) -> None:

@@ -1,0 +1,201 @@
+"""C under test: headers, stubs, builds, faults. A small course with one unit; needs a C compiler."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from grader import code, contract, cstub, fixtures, library, native, runner
+from grader.errors import Missing, OwnFault
+from grader.judge import Verdict
+from grader.path import read_path
+from grader.session import Workers
+from grader.tree import Tree
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADERS = ROOT / "csrc" / "include"
+pytestmark = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
+)
+
+RSQRT = """#include <math.h>
+#include "tinyllm/abi.h"
+#include "tinyllm/numerics.h"
+
+static float root(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+
+float tl_rsqrtf(float x)
+{
+    return root(x);
+}
+
+void tl_rsqrt_f32(const float *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = root(x[i]);
+}
+"""
+CASES = """format: "1.0"
+unit: rsqrt
+title: Roots
+oracles:
+  steps: {kind: independent, by: oracle.py, note: "exact powers of four"}
+hints:
+  root: ["What is the root of 4?"]
+cases:
+- id: rsqrt/array
+  rule: [R1]
+  oracle: [steps]
+  call: tl_rsqrt_f32
+  args: {x: {f32: [4, 16, 1]}, y: {buffer: "f32[3]"}, n: 3}
+  expect: {return: {y: {f32: [0.5, 0.25, 1.0], cmp: bits}}}
+- id: rsqrt/nothing
+  rule: [R1]
+  oracle: [steps]
+  call: tl_rsqrt_f32
+  args: {x: {f32: [4, 16, 1]}, y: {buffer: "f32[3]"}, n: 0}
+  expect: {return: {y: untouched}}
+- id: rsqrt/one
+  rule: [R1]
+  oracle: [steps]
+  call: tl_rsqrtf
+  args: {x: {f32: 4.0}}
+  expect: {return: {f32: 0.5, cmp: bits}}
+"""
+HEAD = "path\tstage\tid\tunit\tfiles\tkind\tneeds\ttitle\tread\tdone_when\tcheck\n"
+ROW = (
+    "p\t1\tM09.5\trsqrt\tcsrc/src/rsqrt.c\tside\t-\tRoots\tspec/rsqrt.md\tIt passes.\t"
+    "practice/bin/ol check M09.5\n"
+)
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("course")
+    (root / "path.tsv").write_text(HEAD + ROW)
+    shutil.copytree(ROOT / "csrc", root / "csrc")
+    (root / "csrc" / "src" / "rsqrt.c").write_text(RSQRT)
+    folder = root / "fixtures" / "rsqrt"
+    folder.mkdir(parents=True)
+    (folder / "cases.yaml").write_text(CASES)
+    (folder / "oracle.py").write_text("def expect(case):\n    return {}\n")
+    (root / "spec").mkdir()
+    (root / "spec" / "rsqrt.md").write_text("# rsqrt\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    workers = Workers()
+    yield workers
+    workers.close()
+
+
+Judged = Callable[..., dict[str, Verdict]]
+
+
+@pytest.fixture
+def judged(course: Path, workers: Workers) -> Judged:
+    """The verdicts on a source, by the last word of the case's name."""
+
+    def judge(source: str, flavor: str = "plain") -> dict[str, Verdict]:
+        (stage,) = read_path(course / "path.tsv")
+        unit = fixtures.load(stage, course)
+        made = code.code_of(stage, Tree(course, kind="reference"), course)
+        assert isinstance(made, library.Library)
+        made = library.flavored(made, flavor)
+        opener = code.opener_of(workers, made, {"csrc.src.rsqrt": source})
+        found = runner.Runner(unit, opener).run(unit.cases).verdicts
+        return {name.partition("/")[2]: verdict for name, verdict in found.items()}
+
+    return judge
+
+
+def test_a_right_answer_passes_in_every_flavor(judged: Judged, course: Path) -> None:
+    for flavor in native.FLAVORS:
+        if flavor == "plain" or library.available(flavor, course):
+            assert {v.outcome for v in judged(RSQRT, flavor).values()} == {"pass"}, flavor
+
+
+PAST = "touched byte 0 past the end of x in root, rsqrt.c:7"
+STUB = '    tl_set_last_error("unimplemented: M09.5");\n    return;\n'
+UNBUILT = "Could not build rsqrt.c"
+LOOP = "    for (int64_t i = 0; i < n; i++)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "outcome", "text"),
+    [
+        (LOOP, "    for (int64_t i = 0; i <= n; i++)", "crashed", PAST),
+        (LOOP, "    for (volatile int64_t i = 0;; i = 0)", "deadline", " s): in tl_rsqrt_f32, rsqrt.c:"),
+        (LOOP, "    y[-1] = 0;\n" + LOOP, "raised", "tl_rsqrt_f32 wrote in front of y, at byte -1"),
+        (LOOP, "    ((float *)x)[0] = 1;\n" + LOOP, "fail", ""),
+        (LOOP, "    int z = ;\n" + LOOP, "raised", f"{UNBUILT}, line 17: expected expression"),
+        ("float tl_rsqrtf(", "float tl_rsq(", "raised", f"{UNBUILT}: it does not define tl_rsqrtf"),
+        ("static float root", "float root", "raised", "root is visible to other files: helpers are static"),
+        (LOOP, STUB + LOOP, "todo", "not written yet"),
+        (LOOP, "    __builtin_trap();\n" + LOOP, "crashed", "in tl_rsqrt_f32, rsqrt.c:17"),
+        ("1.0f / sqrtf(x)", "1.0f / x", "fail", ""),
+    ],
+    ids=["past", "loop", "before", "input", "compile", "missing", "visible", "stub", "trap", "value"],
+)  # fmt: skip
+def test_each_fault_has_a_name(judged: Judged, old: str, new: str, outcome: str, text: str) -> None:
+    assert RSQRT.count(old) == 1
+    verdict = judged(RSQRT.replace(old, new))["array"]
+    assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
+
+
+def test_a_sanitizer_says_what_and_where(judged: Judged, course: Path) -> None:
+    if not library.available("asan", course):
+        pytest.skip("no address sanitizer here")
+    beyond = "    volatile float z = x[3];\n    (void)z;\n"
+    verdict = judged(RSQRT.replace(LOOP, beyond + LOOP), "asan")["array"]
+    assert verdict.outcome == "crashed"
+    assert "heap-buffer-overflow in tl_rsqrt_f32, rsqrt.c:17" in verdict.text
+
+
+def test_the_contract_headers_are_read_whole() -> None:
+    found = contract.read(native.compiler(), sorted((HEADERS / "tinyllm").glob("*.h")), [HEADERS])
+    assert found.functions["tl_topk_f32"].params[3] == ("idx", "int32_t *")
+    assert found.statuses()["1"] == "TL_EINVAL" and len(found.statuses()) == 11
+    assert found.structs["tl_kv_stats"] == ["free", "used", "cached", "evictions"]
+    assert all(name for function in found.functions.values() for name, _ in function.params)
+
+
+@pytest.mark.parametrize("word", ["static int x;", "_Alignas(16) int x;"])
+def test_what_cffi_would_misread_is_refused(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "bad.h"
+    path.write_text(word + "\n")
+    with pytest.raises(OwnFault, match="a contract header says"):
+        contract.read(native.compiler(), [path])
+
+
+def test_each_header_compiles_alone_as_c_and_as_cpp() -> None:
+    compiler = native.compiler()
+    strict = ["-std=c11", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
+    for path in (HEADERS / "tinyllm").glob("*.h"):
+        done = compiler.run([*strict, f"-I{HEADERS}", "-x", "c", "-fsyntax-only", str(path)])
+        assert done.returncode == 0, done.stderr
+        done = compiler.run(["-std=c++17", f"-I{HEADERS}", "-x", "c++", "-fsyntax-only", str(path)])
+        assert done.returncode == 0 or "cannot execute" in done.stderr, done.stderr
+
+
+def test_a_stub_keeps_the_prototypes_and_compiles(course: Path) -> None:
+    stub = cstub.stub_source(RSQRT, "M09.5", "rsqrt.c")
+    assert "sqrtf(x)" not in stub and 'tl_set_last_error("unimplemented: M09.5 tl_rsqrtf")' in stub
+    native.Builder(course).object("rsqrt.c", stub)
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CC", raising=False)
+    native.compiler.cache_clear()
+    with pytest.raises(Missing, match="no C compiler"):
+        native.compiler()
+    native.compiler.cache_clear()
