@@ -429,7 +429,7 @@ class Session:
 
     def answer(self, message: dict[str, Any], body: Iterator[bytes], out: frame.Body) -> dict[str, Any]:
         stage = ["lookup"]
-        self.buffers.clear()
+        self.drop()
         try:
             if "hello" in message:
                 stage[0] = "import"
@@ -478,10 +478,18 @@ class Session:
         if not ended and self.objects:
             self.settle()
             return
+        for held in self.objects.values():
+            if held.size:
+                self.tk.tk_drop(held.value)
         self.objects.clear()
         self.tk.tk_forget()
-        self.tk.tk_drop_buffers()
         self.install()
+
+    def drop(self) -> None:
+        """The memory of the last call's arguments is gone when the next request comes."""
+        for buffer in self.buffers.values():
+            self.tk.tk_drop(buffer.pointer)
+        self.buffers.clear()
 
 
 class Native:

@@ -6,21 +6,25 @@ Any other is validated on the spot, with a line that says so.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grader.errors import OwnFault
-from grader.path import Stage
+from grader.errors import OlError, OwnFault
+from grader.path import Stage, read_path
 
 NOT_CASES = {"mutants.yaml", "errors.yaml"}
 SKIPPED = {"__pycache__"}
+AHEAD = "import sys; sys.path.insert(0, sys.argv[1]); from grader import fixtures as f; f.main(*sys.argv[2:])"
+FEW_NEW = 4  # units to parse that are not worth another process
 READER = "2"  # raise when the parsed form changes
 
 
@@ -185,6 +189,33 @@ def manifest(folder: Path) -> dict[str, str]:
     return {name: digest for digest, name in rows}
 
 
+def cache_file(stage: Stage, root: Path, sha256: str) -> Path:
+    return root / ".cache" / f"{stage.unit}-{READER}-{sha256}.json"
+
+
+def parse_ahead(units: Sequence[Stage], root: Path) -> subprocess.Popen[bytes] | None:
+    """On the other core, parse what no cache holds yet, the last unit first: in a new clone it takes seconds.
+
+    The caller ends the process; it may end at any moment, since a cache file is there whole or not at all.
+    """
+    new = [s for s in units if not cache_file(s, root, folder_digest(root / "fixtures" / s.unit)).is_file()]
+    if len(new) < FEW_NEW:
+        return None
+    home = str(Path(__file__).resolve().parents[1])
+    ids = [stage.id for stage in reversed(new)]
+    command = [sys.executable, "-I", "-X", "utf8", "-c", AHEAD, home, str(root), *ids]
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+
+
+def main(root: str, *ids: str) -> None:
+    """The process of parse_ahead(); what is wrong with a file is said by whoever grades the unit."""
+    known = {stage.id: stage for stage in read_path(Path(root) / "path.tsv")}
+    for name in ids:
+        with contextlib.suppress(OlError):
+            load(known[name], Path(root))
+
+
 def load(stage: Stage, root: Path, note: Callable[[str], None] = lambda text: None) -> Unit:
     """The unit's fixtures, from the cache of their content or read, validated and cached."""
     folder = root / "fixtures" / stage.unit
@@ -193,7 +224,7 @@ def load(stage: Stage, root: Path, note: Callable[[str], None] = lambda text: No
     known = manifest(folder)
     sha256 = digest_of(digests)
     edited = [n for n in digests if n.endswith(".yaml") and "/" not in n and known.get(n) != digests[n]]
-    cached = root / ".cache" / f"{stage.unit}-{READER}-{sha256}.json"
+    cached = cache_file(stage, root, sha256)
     try:
         parsed = None if edited else json.loads(cached.read_text())
     except (OSError, ValueError):
@@ -230,9 +261,10 @@ def write_cache(path: Path, parsed: Any) -> None:
 
     try:
         path.parent.mkdir(exist_ok=True)
-        for old in path.parent.glob(f"{path.name.split('-')[0]}-*.json"):
+        unit = path.name.partition("-")[0] + "-"
+        for old in path.parent.glob(f"{unit}*"):  # what was cut off in the middle too
             old.unlink(missing_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=unit, delete=False) as file:
             json.dump(parsed, file, separators=(",", ":"))
         os.replace(file.name, path)
     except OSError:

@@ -170,7 +170,7 @@ def abi(root: Path, unit: str, compiler: native.Compiler) -> Path:
     name = f"tl_abi_{key[:16]}"
     made = builder.kept / key / f"{name}.py"
     if not made.is_file() or not made.with_suffix(".json").is_file():
-        found = contract.read(compiler, paths, [include])
+        found = contract.read(compiler, paths, [include, HERE])
         made.parent.mkdir(parents=True, exist_ok=True)
         contract.binding(found, made.parent, name)
     return made

@@ -88,15 +88,18 @@ int64_t tk_damage(const void *start)
     return 0;
 }
 
-void tk_drop_buffers(void)
+void tk_drop(const void *start)
 {
     for (int i = 0; i < n_buffers; i++) {
+        if (buffers[i].start != start)
+            continue;
         if (SANITIZED)
             free(buffers[i].mapping);
         else
             munmap(buffers[i].mapping, buffers[i].mapped + PAGE);
+        buffers[i] = buffers[--n_buffers];
+        return;
     }
-    n_buffers = 0;
 }
 
 /* ---- the recording allocator ---- */

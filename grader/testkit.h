@@ -18,8 +18,8 @@ void *tk_buffer(size_t n, size_t align, int fill, const char *name);
  * start: negative in front of it, n or more behind it. */
 int64_t tk_damage(const void *buffer);
 
-/* Gives every buffer back. */
-void tk_drop_buffers(void);
+/* Gives a buffer back; what is no buffer is ignored. */
+void tk_drop(const void *buffer);
 
 /* ---- the recording allocator: install {tk_alloc, tk_release, NULL} as a hook ---- */
 

@@ -67,6 +67,15 @@ cases:
   call: tl_rsqrtf
   args: {x: {f32: 4.0}}
   expect: {return: {f32: 0.5, cmp: bits}}
+- id: rsqrt/many
+  rule: [R1]
+  oracle: [steps]
+  call: tl_rsqrt_f32
+  args: {y: {buffer: "f32[3]"}, n: 3}
+  property: {given: {x: {draw: floats, with: {dtype: f32, shape: [3]}}}, runs: 50, holds: [{law: three}]}
+"""
+ORACLE = """def three(given, got):
+    return None if got["y"].shape == (3,) else "not three"
 """
 HEAD = "path\tstage\tid\tunit\tfiles\tkind\tneeds\ttitle\tread\tdone_when\tcheck\n"
 ROW = (
@@ -84,7 +93,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = root / "fixtures" / "rsqrt"
     folder.mkdir(parents=True)
     (folder / "cases.yaml").write_text(CASES)
-    (folder / "oracle.py").write_text("def expect(case):\n    return {}\n")
+    (folder / "oracle.py").write_text(ORACLE)
     (root / "spec").mkdir()
     (root / "spec" / "rsqrt.md").write_text("# rsqrt\n")
     return root
