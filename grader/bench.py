@@ -8,6 +8,7 @@ contender runs in a process of its own. A bar is the largest ratio that the proj
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -52,13 +53,17 @@ class Contender:
         env = worker_env() | {"PYTHONPATH": peers if contender != "impl" else "", "OL_PEERS": peers}
         self.process = subprocess.Popen(
             [sys.executable, "-s", "-P", str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, env=env, cwd="/",
+            text=True, env=env, cwd="/", process_group=0,  # Ctrl-C reaches only us, and we end it
         )  # fmt: skip
         listed = [[name, *what] for name, what in files.files.items()]
-        self.answer = self.ask({
-            "file": str(file), "files": listed, "aliases": dict(files.aliases),
-            "workload": workload, "contender": contender,
-        })  # fmt: skip
+        try:
+            self.answer = self.ask({
+                "file": str(file), "files": listed, "aliases": dict(files.aliases),
+                "workload": workload, "contender": contender,
+            })  # fmt: skip
+        except BaseException:  # nobody else knows of the process yet
+            self.close()
+            raise
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -82,7 +87,8 @@ class Contender:
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):  # a message that was cut off
+                    stream.close()
 
 
 Open = Callable[[], Contender]

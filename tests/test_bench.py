@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,30 @@ def test_rows_say_ratio_bar_and_what_is_missing(tmp_path: Path) -> None:
     assert "no nosuchengine among the peers" in rows["engine"]["missing"]
     assert document["conditions"]["order"] == "A B B A"
     assert done.returncode == (0 if rows["slow"]["holds"] else 1)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.3, 2.0])
+def test_ctrl_c_ends_the_measured_processes_and_says_nothing_else(tmp_path: Path, seconds: float) -> None:
+    """While they import, before they are ready, and while they run."""
+    root = course(tmp_path, WORKLOADS.replace("    def run():\n", "    def run():\n        time.sleep(60)\n"))
+    bench_of = subprocess.Popen(
+        [sys.executable, "-I", str(ROOT / "grader" / "__main__.py"), "bench", "T.1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root, start_new_session=True,
+        env={"OL_COURSE": str(root), "PATH": "/usr/bin:/bin", "HOME": str(root)},
+    )  # fmt: skip
+    while not children_of(bench_of.pid):
+        assert bench_of.poll() is None
+        time.sleep(0.01)
+    time.sleep(seconds)
+    measured = children_of(bench_of.pid)
+    os.killpg(bench_of.pid, signal.SIGINT)  # as a terminal does: all of the foreground group
+    out, said = bench_of.communicate(timeout=20)
+    assert (bench_of.returncode, out, said.strip()) == (130, "", "interrupted")
+    assert not any(Path("/proc", pid).exists() for pid in measured)
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def test_a_missed_bar_is_said_and_is_no_success(tmp_path: Path) -> None:

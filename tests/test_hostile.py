@@ -308,6 +308,27 @@ def test_no_process_is_left(workers: Workers, unit: fixtures.Unit) -> None:
     assert children_of(workers.zygotes["python"].pid) <= before
 
 
+def test_what_a_submission_starts_ends_with_it(workers: Workers, unit: fixtures.Unit, tmp_path: Path) -> None:
+    """Also where the session ends as it must, and passes."""
+    note = tmp_path / "pid"
+    start = "import pathlib, subprocess\nchild = subprocess.Popen(['sleep', '60'])\n"
+    start += f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n"
+    source = replacing("import numpy as np\n", "import numpy as np\n" + start)
+    assert all(v.passed for v in run(workers, unit, source).verdicts.values())
+    pid, until = int(note.read_text()), time.monotonic() + 3
+    while is_alive(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie, which its new parent has yet to take down, is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def children_of(pid: int) -> set[str]:
     listing = Path(f"/proc/{pid}/task/{pid}/children")
     return set(listing.read_text().split()) if listing.exists() else set()
