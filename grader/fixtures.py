@@ -6,25 +6,21 @@ Any other is validated on the spot, with a line that says so.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grader.errors import OlError, OwnFault
-from grader.path import Stage, read_path
+from grader.errors import OwnFault
+from grader.path import Stage
 
 NOT_CASES = {"mutants.yaml", "errors.yaml"}
 SKIPPED = {"__pycache__"}
-AHEAD = "import sys; sys.path.insert(0, sys.argv[1]); from grader import fixtures as f; f.main(*sys.argv[2:])"
-FEW_NEW = 4  # units to parse that are not worth another process
 READER = "2"  # raise when the parsed form changes
 
 
@@ -189,31 +185,11 @@ def manifest(folder: Path) -> dict[str, str]:
     return {name: digest for digest, name in rows}
 
 
-def cache_file(stage: Stage, root: Path, sha256: str) -> Path:
-    return root / ".cache" / f"{stage.unit}-{READER}-{sha256}.json"
-
-
-def parse_ahead(units: Sequence[Stage], root: Path) -> subprocess.Popen[bytes] | None:
-    """On the other core, parse what no cache holds yet, the last unit first: in a new clone it takes seconds.
-
-    The caller ends the process; it may end at any moment, since a cache file is there whole or not at all.
-    """
-    new = [s for s in units if not cache_file(s, root, folder_digest(root / "fixtures" / s.unit)).is_file()]
-    if len(new) < FEW_NEW:
-        return None
-    home = str(Path(__file__).resolve().parents[1])
-    ids = [stage.id for stage in reversed(new)]
-    command = [sys.executable, "-I", "-X", "utf8", "-c", AHEAD, home, str(root), *ids]
-    nothing = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
-
-
-def main(root: str, *ids: str) -> None:
-    """The process of parse_ahead(); what is wrong with a file is said by whoever grades the unit."""
-    known = {stage.id: stage for stage in read_path(Path(root) / "path.tsv")}
-    for name in ids:
-        with contextlib.suppress(OlError):
-            load(known[name], Path(root))
+def case_files(root: Path, stage: Stage) -> Iterator[bytes]:
+    """The unit's case files as they are."""
+    for path in sorted((root / "fixtures" / stage.unit).glob("*.yaml")):
+        if path.name not in NOT_CASES:
+            yield path.read_bytes()
 
 
 def load(stage: Stage, root: Path, note: Callable[[str], None] = lambda text: None) -> Unit:
@@ -224,7 +200,7 @@ def load(stage: Stage, root: Path, note: Callable[[str], None] = lambda text: No
     known = manifest(folder)
     sha256 = digest_of(digests)
     edited = [n for n in digests if n.endswith(".yaml") and "/" not in n and known.get(n) != digests[n]]
-    cached = cache_file(stage, root, sha256)
+    cached = root / ".cache" / f"{stage.unit}-{READER}-{sha256}.json"
     try:
         parsed = None if edited else json.loads(cached.read_text())
     except (OSError, ValueError):

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from grader.errors import OwnFault, UsageError
-from grader.fixtures import load, parse_ahead, read_yaml
+from grader.fixtures import load, read_yaml
 from grader.grading import Grader, outcome_of
-from grader.path import Stage, built, find
+from grader.partner import grade_all
+from grader.path import Stage, find
 
 
 def read_gates(root: Path) -> dict[str, Any]:
@@ -60,13 +61,7 @@ def run_gate(
     """The gate's report and those of its units; steps on the real model only if they are asked for."""
     units, steps = required_units(name, gates, stages)
     steps = [step for step in steps if real or "real" not in step]
-    ahead = parse_ahead([stage for stage in units if built(stage, grader.root)], grader.root)
-    try:
-        reports = [grader.grade(stage) for stage in units]
-    finally:
-        if ahead is not None:
-            ahead.kill()
-            ahead.wait()
+    reports = grade_all(grader, units)
     waiting = [report["id"] for report in reports if report["outcome"] != "pass"]
     rows = []
     for step in steps:

@@ -42,6 +42,7 @@ class Options:
     twice: bool = False
     adapter: str = ""
     record: bool = True
+    jobs: int = 0  # sessions at a time; 0: as many as there are cores, up to two
 
     @property
     def partial(self) -> bool:
@@ -74,12 +75,27 @@ class Grader:
         blocking = [need for need in needs_closure(self.stages, stage) if not self.passes(need)]
         if blocking and not self.options.ref_deps:
             return self.blocked(stage, blocking)
-        if not self.options.fresh and not self.options.partial:
-            digest = fixtures.folder_digest(self.root / "fixtures" / stage.unit)
-            known = self.progress.fresh(stage.unit, digest, self.options.tree.map)
-            if known is not None and (known["runs"] == 2 or not self.options.twice):
-                return {**known, "recorded": True}
-        return self.run(stage, blocking)
+        return self.known(stage) or self.run(stage, blocking)
+
+    def known(self, stage: Stage) -> dict[str, Any] | None:
+        """The recorded report, where nothing that it rests on has changed."""
+        if self.options.fresh or self.options.partial:
+            return None
+        digest = fixtures.folder_digest(self.root / "fixtures" / stage.unit)
+        known = self.progress.fresh(stage.unit, digest, self.options.tree.map)
+        if known is not None and (known["runs"] == 2 or not self.options.twice):
+            return {**known, "recorded": True}
+        return None
+
+    def take(self, reports: dict[str, dict[str, Any]]) -> None:
+        """Reports of run(), of units that were graded in any order: those whose needs pass count."""
+        for stage in self.stages:
+            if stage.id in reports and stage.id not in self.done:
+                blocking = [need for need in needs_closure(self.stages, stage) if not self.passes(need)]
+                report = self.blocked(stage, blocking) if blocking else reports[stage.id]
+                self.done[stage.id] = report
+                if not blocking:
+                    self.keep(stage, report)
 
     def grade_steps(self, gate: Stage, units: Sequence[Stage]) -> dict[str, Any]:
         """The report on a gate's own cases, which call every unit that it requires."""
@@ -136,7 +152,8 @@ class Grader:
         start = time.perf_counter()
         try:
             naive = None if stage.is_sheet else runner.baseline(unit, self.workers, course)
-            run = runner.Runner(unit, opener, ours, naive=naive).run(cases, self.options.twice, tick)
+            judged = runner.Runner(unit, opener, ours, jobs=self.options.jobs, naive=naive)
+            run = judged.run(cases, self.options.twice, tick)
         finally:
             if self.options.adapter and not stage.is_sheet:
                 adapter.shutdown(opener)
@@ -165,7 +182,10 @@ class Grader:
                     "cases": list(found.cases), "of": found.of,
                 }  # fmt: skip
         report["seconds"] = round(time.perf_counter() - start, 3)
-        self.keep(stage, unit, run, report, files)
+        # What was loaded, and what the unit lists.
+        loaded = run.loaded | {str(path) for path in files.values()}
+        report["files"] = {path: progress.sha256(Path(path)) for path in sorted(loaded)}
+        self.keep(stage, report)
         return report
 
     def chosen(self, unit: Unit) -> list[Case]:
@@ -194,16 +214,12 @@ class Grader:
         units = {stage.unit for stage in self.stages}
         return {case.partition("/")[0] for case in self.options.cases} & units - {name}
 
-    def keep(
-        self, stage: Stage, unit: Unit, run: UnitRun, report: dict[str, Any], files: dict[str, Path]
-    ) -> None:
-        """Record the verdict on what it rests on: the files that were loaded, and those of the unit."""
-        loaded = run.loaded | {str(path) for path in files.values()}
-        hashes = {path: progress.sha256(Path(path)) for path in sorted(loaded)}
-        report["files"] = hashes
-        if self.options.partial:
+    def keep(self, stage: Stage, report: dict[str, Any]) -> None:
+        """Record a verdict with what it rests on, and what was failed, for hints."""
+        if self.options.partial or "files" not in report:
             return
-        resting = progress.basis(self.progress.root, hashes, unit.sha256, self.options.tree.map)
+        hashes, tree = report["files"], self.options.tree
+        resting = progress.basis(self.progress.root, hashes, report["fixture_sha256"], tree.map)
         self.progress.record(stage.unit, resting, report)
         if report["outcome"] in FAILS and not any(case.get("step") == "import" for case in report["cases"]):
             topics = sorted(
@@ -211,7 +227,8 @@ class Grader:
             )
             if "mistake" in report and report["mistake"]["hint"]:
                 topics = sorted({*topics, report["mistake"]["hint"]})
-            code = hashlib.sha256("".join(hashes[str(p)] for p in files.values()).encode()).hexdigest()
+            own = [hashes[str(tree.file_of(module_of(file), file))] for file in stage.files]
+            code = hashlib.sha256("".join(own).encode()).hexdigest()
             self.progress.attempt(stage.unit, topics, code)
 
     def missing(self, stage: Stage, unit: Unit, names: list[str]) -> dict[str, Any]:

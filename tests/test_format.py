@@ -291,17 +291,6 @@ def test_a_built_unit_is_parsed_once_per_content(toy: Path, monkeypatch: pytest.
     assert notes == []
 
 
-def test_what_is_not_parsed_yet_is_parsed_ahead(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = read_path(toy / "path.tsv")
-    assert fixtures.parse_ahead(stages[:1], toy) is None, "too little for a process"
-    monkeypatch.setattr(fixtures, "FEW_NEW", 1)
-    process = fixtures.parse_ahead(stages[:1], toy)
-    assert process is not None and process.wait(30) == 0
-    monkeypatch.setattr(fixtures, "parse", None)  # a second parse would be an error
-    assert load(toy)[0].cases
-    assert fixtures.parse_ahead(stages[:1], toy) is None
-
-
 def test_an_edited_file_is_validated_on_the_spot_and_never_cached(toy: Path) -> None:
     file = toy / "fixtures" / "stack" / "cases.yaml"
     file.write_text(file.read_text() + "# one more line\n")
