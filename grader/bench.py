@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import console
+from grader.bootstrap import signals_later
 from grader.errors import NOT_PASSED, PASSED, OwnFault, UsageError
 from grader.fixtures import import_file
 from grader.launch import worker_env
@@ -51,12 +52,14 @@ class Contender:
 
     def __init__(self, file: Path, files: Bundle, workload: str, contender: str, peers: str) -> None:
         env = worker_env() | {"PYTHONPATH": peers if contender != "impl" else "", "OL_PEERS": peers}
-        self.process = subprocess.Popen(
-            [sys.executable, "-s", "-P", str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, env=env, cwd="/", process_group=0,  # Ctrl-C reaches only us, and we end it
-        )  # fmt: skip
         listed = [[name, *what] for name, what in files.files.items()]
+        self.process: subprocess.Popen[str] | None = None
         try:
+            with signals_later():
+                self.process = subprocess.Popen(
+                    [sys.executable, "-s", "-P", str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    text=True, env=env, cwd="/", process_group=0,  # Ctrl-C reaches only us, and we end it
+                )  # fmt: skip
             self.answer = self.ask({
                 "file": str(file), "files": listed, "aliases": dict(files.aliases),
                 "workload": workload, "contender": contender,
@@ -66,6 +69,7 @@ class Contender:
             raise
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -83,6 +87,8 @@ class Contender:
         return float(answer["seconds"])
 
     def close(self) -> None:
+        if self.process is None:
+            return
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):

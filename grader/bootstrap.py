@@ -236,7 +236,7 @@ def _run(command: Sequence[str], cwd: Path, handle: int, packages: Packages | No
     """Run one program to its end, in its own process group: Ctrl-C reaches only us, and we end the group."""
     child, text, data = None, b"", None
     try:
-        with _signals_later():
+        with signals_later():
             child = subprocess.Popen(
                 command,
                 cwd=cwd,
@@ -266,7 +266,7 @@ def _run(command: Sequence[str], cwd: Path, handle: int, packages: Packages | No
 
 
 @contextlib.contextmanager
-def _signals_later() -> Iterator[None]:
+def signals_later() -> Iterator[None]:
     """Raise a KeyboardInterrupt only at the end of the block: within Popen it would lose the new child."""
     came: list[int] = []
     ours = [number for number in ENDS if signal.getsignal(number) == signal.default_int_handler]

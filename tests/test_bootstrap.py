@@ -342,7 +342,7 @@ def test_stopped_while_clearing(place: Place, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_signal_while_a_child_starts_is_not_lost() -> None:
     reached = False
-    with pytest.raises(KeyboardInterrupt), bootstrap._signals_later():
+    with pytest.raises(KeyboardInterrupt), bootstrap.signals_later():
         signal.raise_signal(signal.SIGINT)
         time.sleep(0.01)  # where Python would run the usual handler
         reached = True
