@@ -220,6 +220,8 @@ def gate_lines(gate: dict[str, Any], units: list[dict[str, Any]]) -> list[str]:
         indent = " " * 24
         if step["outcome"] not in ("pass", "not built"):
             lines.append(f"{indent}{step.get('text', '')}")
+        if "cases" in step:
+            lines.append(f"{indent}{step['passed']} of {step['cases']} cases pass")
         for case, values in step.get("measured", {}).items():
             shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
             lines.append(f"{indent}{case}: {shown}")

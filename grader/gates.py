@@ -96,6 +96,7 @@ def taken(cases: list[dict[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "outcome": outcome_of([case["outcome"] for case in cases if case["level"] == "required"]),
         "cases": len(cases),
+        "passed": sum(case["outcome"] == "pass" for case in cases),
         "measured": {case["id"].partition("/")[2]: case["measured"] for case in cases if "measured" in case},
     }
     failed = [case for case in cases if case["outcome"] != "pass"]

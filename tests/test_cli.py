@@ -336,11 +336,12 @@ def test_a_step_of_a_gate_says_what_it_measured(ws: Path, stepped: Path) -> None
     done = said(ws, stepped, "gate", "MS-T")
     assert done.returncode == PASSED, done
     assert "  pass         step     adds: all of it\n" in done.stdout
+    assert "1 of 1 cases pass\n" in done.stdout
     assert "sum: share 1\n" in done.stdout
     document = json.loads(said(ws, stepped, "gate", "MS-T", "--json").stdout)
     assert document["gate"]["steps"] == [
         {"id": "sum", "title": "adds", "gate": "all of it", "level": "required", "outcome": "pass",
-         "cases": 1, "measured": {"sum": {"share": 1.0}}}
+         "cases": 1, "passed": 1, "measured": {"sum": {"share": 1.0}}}
     ]  # fmt: skip
 
 
@@ -350,6 +351,7 @@ def test_a_step_that_fails_says_why(ws: Path, stepped: Path) -> None:
     done = said(ws, stepped, "gate", "MS-T")
     assert done.returncode == NOT_PASSED
     assert "  fail         step     adds: all of it\n" in done.stdout
+    assert "0 of 1 cases pass\n" in done.stdout
     assert "below 2" in done.stdout and "without a pass: sum\n" in done.stdout
     document = json.loads(said(ws, stepped, "gate", "MS-T", "--json").stdout)
     assert document["gate"]["steps"][0]["failed"][0]["measured"] == {"share": 1.0}
