@@ -102,10 +102,12 @@ class Reader(Values):
         self.named, self.used = set(), set()
         for j, spec in enumerate(raw.get("objects", [])):
             place = (*at, "objects", j)
-            if spec["id"] in self.named or spec["id"] == "it":
+            if spec["id"] in {*self.named, "it"}:
                 self.refuse((*place, "id"), f"the name {spec['id']!r} is taken")
             self.values(spec.get("args", {}), (*place, "args"))
             self.named.add(spec["id"])
+        if "new" in raw:
+            self.named.add("it")
         getattr(self, f"_{form}")(case, at)
         for j, spec in enumerate(raw.get("objects", [])):
             if spec["id"] not in self.used:
@@ -269,7 +271,7 @@ class Reader(Values):
         self.mutated(step, at)
         self.expected(step, at)
         if "save" in step:
-            if step["save"] in self.named or step["save"] == "it":
+            if step["save"] in {*self.named, "it"}:
                 self.refuse((*at, "save"), f"the name {step['save']!r} is taken")
             self.named.add(step["save"])
         for name, node in step.get("state", {}).items():

@@ -69,6 +69,8 @@ class Session:
         self.objects: dict[str, Held] = {}
         self.buffers: dict[str, Buffer] = {}
         self.unit, self.slot = "", ""
+        self.ends: dict[str, Any] = {}  # by type, the function that ends an object
+        self.left: dict[str, Any] = {}  # what was wrong when the runs of this case ended
 
     @property
     def loaded(self) -> list[str]:
@@ -95,6 +97,7 @@ class Session:
                 if name.startswith(("tk_", "drv_")) != bool(origin):
                     continue
                 self.functions[name] = (getattr(library, name), known, origin)
+        self.ends = self.destroyers()
         self.tk.tk_catch(self.ffi.addressof(self.lib, "tl_last_error"))
         self.install()
         return {"ok": {"file": self.file_of(""), "libm": "system"}}
@@ -161,7 +164,7 @@ class Session:
                 raise Fault(
                     "TypeError", f"{name} is a {kind.cname}: give it an array, a buffer, a ref or null"
                 )
-            raw, shape = next(body), node[dtype]["shape"]
+            raw, shape = next(body, b""), node[dtype]["shape"]  # no bytes at all: no body is sent
             align = min(SIZES[dtype], 8)
             self.hold(name, Buffer(self.memory(len(raw), name, align), len(raw), dtype, shape), raw)
         return self.ffi.cast(kind, self.buffers[name].pointer)
@@ -295,6 +298,7 @@ class Session:
         pointer = self.ffi.cast("void **", buffer.pointer)[0]
         if pointer == self.ffi.NULL:
             return None
+        self.end(buffer.handle)
         self.objects[buffer.handle] = Held(self.ffi.cast(self.slot_type[name], pointer), handle=True)
         return "object"
 
@@ -336,7 +340,7 @@ class Session:
 
     def answered(self, name: str, result: Any, out: frame.Body) -> Any:
         """All that a call gave as one value; a lone status, number or pointer stands for itself."""
-        _, known, _ = self.find(name)
+        _, known, origin = self.find(name)
         given: list[list[Any]] = []
         status = known["result"] == "tl_status"
         if status:
@@ -347,7 +351,7 @@ class Session:
         for param, buffer in list(self.buffers.items()):
             if buffer.out:
                 given.append([param, self.written(param, buffer, out)])
-        if self.slot and not (status and int(result) == 0):
+        if self.slot and not origin and not (status and int(result) == 0):  # a driver's calls have their own
             given.append(["slot", name if re.search(rf"\b{name}\b", self.slot) else self.slot])
         if not given:
             return None
@@ -380,6 +384,7 @@ class Session:
         if "new" in message:
             return self.created(message, name, result, out, stage)
         if "save" in message:
+            self.end(message["save"])
             self.objects[message["save"]] = Held(result)
             return {"ok": True, **self.origin(name)}
         answer: dict[str, Any] = {"return": self.answered(name, result, out)}
@@ -405,6 +410,7 @@ class Session:
         stage[0] = "args"
         size = self.ffi.sizeof(kind)
         pointer = self.memory(size, message["save"])
+        self.end(message["save"])
         of = kind.partition("[")[0]
         held = self.ffi.cast(f"{of} *", pointer)
         self.fill(held[0], self.ffi.typeof(of), message.get("args", {}), body)
@@ -435,10 +441,10 @@ class Session:
                 stage[0] = "import"
                 return self.hello(message)
             if "reset" in message:
-                self.forget()
+                self.settle()
                 return {"ok": True}
             if "settle" in message:
-                return {"return": self.settle()}
+                return {"return": self.settled()}
             if "observe" in message:
                 return {"observed": [self.looked(look, body, out) for look in message["observe"]]}
             return self.act(message, body, out, stage)
@@ -461,29 +467,35 @@ class Session:
                 found[self.ffi.typeof(function).args[0].item.cname] = function
         return found
 
-    def settle(self) -> dict[str, Any]:
-        """End every object, then say what is left: live blocks, and what was done wrong with the hook."""
-        ends = self.destroyers()
-        for held in list(self.objects.values()):
-            kind = self.ffi.typeof(held.value)
-            if kind.kind == "pointer" and kind.item.cname in ends and (held.handle or held.size):
-                ends[kind.item.cname](held.value)
-        misuse = self.text(self.tk.tk_misuse())
-        damaged = [n for n, held in self.objects.items() if held.size and int(self.tk.tk_damage(held.value))]
-        live = int(self.tk.tk_live())
-        self.forget(ended=True)
-        return {"map": [["live", live], ["misuse", misuse], ["damaged", damaged]]}
-
-    def forget(self, ended: bool = False) -> None:
-        if not ended and self.objects:
-            self.settle()
+    def end(self, name: str) -> None:
+        """Destroy an object of this id, if there is one."""
+        held = self.objects.pop(name, None)
+        if held is None:
             return
-        for held in self.objects.values():
-            if held.size:
-                self.tk.tk_drop(held.value)
-        self.objects.clear()
+        kind = self.ffi.typeof(held.value)
+        if kind.kind == "pointer" and kind.item.cname in self.ends and (held.handle or held.size):
+            self.ends[kind.item.cname](held.value)
+        if held.size:
+            if int(self.tk.tk_damage(held.value)):
+                self.left.setdefault("damaged", name)
+            self.tk.tk_drop(held.value)
+
+    def settle(self) -> None:
+        """End every object and note what is left: live blocks, and what was done wrong with the hook."""
+        for name in reversed(list(self.objects)):
+            self.end(name)
+        if misuse := self.text(self.tk.tk_misuse()):
+            self.left.setdefault("misuse", misuse)
+        if live := int(self.tk.tk_live()):
+            self.left.setdefault("live", live)
         self.tk.tk_forget()
         self.install()
+
+    def settled(self) -> dict[str, Any]:
+        """What was wrong at the end of any run since this was last asked."""
+        self.settle()
+        left, self.left = self.left, {}
+        return {"map": [[name, left.get(name)] for name in ("live", "misuse", "damaged")]}
 
     def drop(self) -> None:
         """The memory of the last call's arguments is gone when the next request comes."""

@@ -421,13 +421,15 @@ def settles(session: Session) -> bool:
 
 def settled(verdict: Verdict, session: Session) -> Verdict:
     """A pass leaves nothing behind: no live block, no misuse of the hook, no write around an object."""
-    if not verdict.passed or not settles(session):
+    if not settles(session):
         return verdict
-    answer = ask(session, {"settle": True}, SETTLE_LIMIT_S)
+    answer = ask(session, {"settle": True}, SETTLE_LIMIT_S)  # after a failure too: the next case starts clean
+    if not verdict.passed:
+        return verdict
     left = answer.value if isinstance(answer.value, dict) else {"misuse": "no answer"}
-    wrong = str(left.get("misuse", ""))
+    wrong = left.get("misuse") or ""
     if left.get("damaged"):
-        wrong = wrong or f"a write beyond the bounds of {left['damaged'][0]}"
+        wrong = wrong or f"a write beyond the bounds of {left['damaged']}"
     if left.get("live"):
         blocks = "1 block is" if left["live"] == 1 else f"{left['live']} blocks are"
         wrong = wrong or f"{blocks} still allocated after every object was destroyed: a leak"

@@ -142,7 +142,7 @@ LOOP = "    for (int64_t i = 0; i < n; i++)"
     ("old", "new", "outcome", "text"),
     [
         (LOOP, "    for (int64_t i = 0; i <= n; i++)", "crashed", PAST),
-        (LOOP, "    for (volatile int64_t i = 0;; i = 0)", "deadline", " s): in tl_rsqrt_f32, rsqrt.c:"),
+        (LOOP, "    for (volatile int64_t i = 0;; i = 0)", "deadline", "(limit 3 s): in "),
         (LOOP, "    y[-1] = 0;\n" + LOOP, "raised", "tl_rsqrt_f32 wrote in front of y, at byte -1"),
         (LOOP, "    ((float *)x)[0] = 1;\n" + LOOP, "fail", ""),
         (LOOP, "    int z = ;\n" + LOOP, "raised", f"{UNBUILT}, line 17: expected expression"),

@@ -1,0 +1,168 @@
+"""The reference of `swiss_map`: hashes of the page, masks of all pairs of bytes, its invariants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.c_programs import SRC, named, needs_compiler, run, ways
+
+pytestmark = needs_compiler
+GIVEN = (SRC / "error_slot.c", SRC / "abi.c")
+
+MASKS = r"""
+#include <inttypes.h>
+#include <stdio.h>
+#include "swiss_map.c"
+
+/* What the masks should say of byte i of w, one byte at a time. */
+static int is_right(uint64_t w, uint64_t f, int i)
+{
+    uint64_t byte = w >> (8 * i) & 0xFF, below = i > 0 ? w >> (8 * (i - 1)) & 0xFF : f ^ 1;
+    uint64_t mark = (uint64_t)0x80 << (8 * i);
+    int matches = (match(w, f) & mark) != 0;
+    int may_be_false = byte == (f ^ 1) && below == f; /* the one false mark that the page allows */
+    if (matches != (byte == f) && !(matches && may_be_false))
+        return 0;
+    int is_empty = (match_empty(w) & mark) != 0, is_free = (match_free(w) & mark) != 0;
+    return is_empty == (byte == EMPTY) && is_free == (byte >= EMPTY);
+}
+
+int main(void)
+{
+    for (unsigned low = 0; low < 130; low++)
+        for (unsigned high = 0; high < 130; high++) {
+            uint64_t a = low == 129 ? DELETED : low, b = high == 129 ? DELETED : high;
+            uint64_t w = a | b << 8 | ALL_EMPTY << 16;
+            for (uint64_t f = 0; f < 128; f++)
+                for (int i = 0; i < 2; i++)
+                    if (!is_right(w, f, i))
+                        return 1;
+        }
+    const uint64_t bytes = 0x802A05FE2A13802A;
+    const uint64_t said[] = {match(bytes, 0x2A), match_empty(bytes), match_free(bytes), hash(0),
+                             hash(1),            hash(2),            hash(42),          hash(UINT64_MAX)};
+    for (int i = 0; i < 8; i++)
+        printf("%016" PRIx64 "\n", said[i]);
+    return 0;
+}
+"""
+
+INSIDE = r"""
+#include <stdio.h>
+#include "swiss_map.c"
+
+static unsigned state = 5;
+
+static unsigned below(unsigned n)
+{
+    state = state * 1103515245u + 12345u;
+    return (state >> 8) % n;
+}
+
+static int is_whole(const tl_map *m)
+{
+    size_t full = 0, deleted = 0;
+    for (size_t slot = 0; slot < GROUP * m->groups; slot++) {
+        uint64_t byte = ctrl_get(m, slot);
+        deleted += byte == DELETED;
+        if (byte >= EMPTY)
+            continue;
+        full++;
+        if (byte != fingerprint(hash(m->slots[slot].key)) || find(m, m->slots[slot].key) != slot)
+            return 0; /* a wrong byte, a key that is hidden, or one that is there twice */
+    }
+    return full == m->len && full + deleted == m->used && m->used <= GROUP_KEYS * m->groups;
+}
+
+int main(void)
+{
+    for (unsigned range = 10; range <= 400; range += 39) {
+        tl_map *m;
+        if (tl_map_create(range / 3, &m) != TL_OK)
+            return 1;
+        for (int i = 0; i < 3000; i++) {
+            uint64_t k = below(range);
+            if (below(5) < 3 ? tl_map_put(m, k, k) != TL_OK : tl_map_del(m, k) < 0)
+                return 2;
+            if (!is_whole(m))
+                return 3;
+        }
+        tl_map_destroy(m);
+    }
+    puts("whole");
+    return 0;
+}
+"""
+
+# A direct table of the keys does the same; the keys move, so that the tables fill with deleted slots.
+RANDOM = r"""
+#include <stdio.h>
+#include "tinyllm/ds.h"
+
+enum { KEYS = 6000 };
+
+static uint64_t values[KEYS];
+static unsigned char there[KEYS];
+static unsigned state = 9;
+
+static unsigned below(unsigned n)
+{
+    state = state * 1103515245u + 12345u;
+    return (state >> 8) % n;
+}
+
+int main(void)
+{
+    tl_map *m;
+    size_t len = 0;
+    if (tl_map_create(0, &m) != TL_OK)
+        return 1;
+    for (unsigned i = 0; i < 300000; i++) {
+        unsigned at = (i / 60 + below(1 + i / 300)) % KEYS;
+        uint64_t k = (uint64_t)at * 0x100000001, v = 77;
+        unsigned what = below(10);
+        if (what < 4) {
+            len += !there[at];
+            there[at] = 1;
+            values[at] = i;
+            if (tl_map_put(m, k, i) != TL_OK)
+                return 2;
+        } else if (what < 7) {
+            if (tl_map_get(m, k, &v) != there[at] || v != (there[at] ? values[at] : 77))
+                return 3;
+        } else {
+            if (tl_map_del(m, k) != there[at])
+                return 4;
+            len -= there[at];
+            there[at] = 0;
+        }
+        if (tl_map_len(m) != len)
+            return 5;
+    }
+    tl_map_destroy(m);
+    puts("same");
+    return 0;
+}
+"""
+
+
+@pytest.fixture(params=ways("swiss_map", ("swiss_map.c",)), ids=named)
+def files(request: pytest.FixtureRequest) -> tuple[Path, ...]:
+    return tuple(request.param)
+
+
+def test_random_use_is_that_of_a_direct_table(files: tuple[Path, ...], tmp_path: Path) -> None:
+    assert run(tmp_path, RANDOM, *files, *GIVEN) == "same\n"
+
+
+def test_hashes_and_masks_are_those_of_the_page(tmp_path: Path) -> None:
+    assert run(tmp_path, MASKS, *GIVEN).split() == [
+        "0080000080000080", "8000000000008000", "8000008000008000",
+        "0000000000000000", "5692161d100b05e5", "dbd238973a2b148a", "a759ea27d4727622", "b4d055fcf2cbbd7b",
+    ]  # fmt: skip
+
+
+def test_every_key_is_found_once_and_every_slot_is_counted(tmp_path: Path) -> None:
+    assert run(tmp_path, INSIDE, *GIVEN) == "whole\n"
