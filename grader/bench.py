@@ -1,7 +1,9 @@
 """`ol bench`: how fast code is beside its baselines, as ratios of interleaved runs; no verdict.
 
 `fixtures/<unit>/bench.py` has the workloads: `WORKLOADS = {name: {about, against: {contender: bar or None}}}`
-and `prepare(workload, contender)`, which gives a function that does the work once and returns its seconds.
+and `prepare(workload, contender)`, which gives a function that does the work once and returns its seconds; a
+workload's `rounds` is the most of them. For a C unit `prepare` also gets the path of the built library, and
+`bench.cc` has the loops and the peers: every contender is called through a pointer.
 The contender `impl` is the code under test; the reference is measured beside it by the same function. Every
 contender runs in a process of its own. A bar is the largest ratio that the project promises of its reference.
 """
@@ -47,12 +49,27 @@ def ratio_of(a: Sequence[float], b: Sequence[float]) -> Ratio:
     return interval([x / y for x, y in zip(a, b, strict=True)], 0.05)
 
 
+Code = Bundle | str  # Python by its sources, C by the path of its library
+
+
+def code_of(stage: Stage, tree: Tree, course: Path) -> Code:
+    if not stage.is_native:
+        return bundle(tree, course, map(module_of, stage.files))
+    from grader import library, native
+
+    try:
+        return str(library.built(library.bundle(stage, tree, course), {})["library"])
+    except native.NotBuilt as why:
+        raise UsageError(f"it cannot be built: {why.text}", why.file, f"ol check {stage.id} first") from None
+
+
 class Contender:
     """A process that runs one workload of one contender on demand."""
 
-    def __init__(self, file: Path, files: Bundle, workload: str, contender: str, peers: str) -> None:
+    def __init__(self, file: Path, code: Code, workload: str, contender: str, peers: str) -> None:
         env = worker_env() | {"PYTHONPATH": peers if contender != "impl" else "", "OL_PEERS": peers}
-        listed = [[name, *what] for name, what in files.files.items()]
+        files = {} if isinstance(code, str) else code.files
+        listed = [[name, *what] for name, what in files.items()]
         self.process: subprocess.Popen[str] | None = None
         try:
             with signals_later():
@@ -61,8 +78,9 @@ class Contender:
                     text=True, env=env, cwd="/", process_group=0,  # Ctrl-C reaches only us, and we end it
                 )  # fmt: skip
             self.answer = self.ask({
-                "file": str(file), "files": listed, "aliases": dict(files.aliases),
-                "workload": workload, "contender": contender,
+                "file": str(file), "files": listed, "workload": workload, "contender": contender,
+                "aliases": {} if isinstance(code, str) else dict(code.aliases),
+                "library": code if isinstance(code, str) else "",
             })  # fmt: skip
         except BaseException:  # nobody else knows of the process yet
             self.close()
@@ -116,8 +134,8 @@ def rows(stage: Stage, place: Place, pairs: int, bar: console.Bar) -> Iterator[d
     """One row a workload and contender."""
     file = place.course / "fixtures" / stage.unit / "bench.py"
     workloads = import_file(file, f"bench_of_{stage.unit}").WORKLOADS
-    reference = bundle(Tree(place.course, kind="reference"), place.course, map(module_of, stage.files))
-    mine = bundle(place.tree, place.course, map(module_of, stage.files))
+    reference = code_of(stage, Tree(place.course, kind="reference"), place.course)
+    mine = code_of(stage, place.tree, place.course)
     peers = os.environ.get("OL_PEERS", str(place.course / ".peers"))
     for workload, spec in workloads.items():
         contenders = list(spec["against"].items())
@@ -130,7 +148,7 @@ def rows(stage: Stage, place: Place, pairs: int, bar: console.Bar) -> Iterator[d
             binds = limit if place.tree.kind == "reference" else None
             who = "impl" if name == "reference" else name
             other = partial(Contender, file, reference, workload, who, peers)
-            yield row | beside(one, other, pairs, binds, stage)
+            yield row | beside(one, other, min(pairs, spec.get("rounds", pairs)), binds, stage)
 
 
 def beside(one: Open, other: Open, pairs: int, limit: float | None, stage: Stage) -> dict[str, Any]:
@@ -155,19 +173,29 @@ def beside(one: Open, other: Open, pairs: int, limit: float | None, stage: Stage
     }  # fmt: skip
 
 
-def conditions() -> dict[str, Any]:
-    """What a ratio was measured on."""
+VECTORS = ("avx512f", "avx2", "avx", "sse2")  # the widest first
+
+
+def conditions(native: bool) -> dict[str, Any]:
+    """What a ratio was measured on; `native` when C was."""
     import numpy as np
 
     model = platform.processor() or platform.machine()
     cpu = Path("/proc/cpuinfo")
+    found = {"cpu": model, "cores": os.cpu_count(), "vectors": ""}
     if cpu.is_file():
-        names = [line.partition(": ")[2] for line in cpu.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {
-        "cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__,
-        "threads": 1, "order": "A B B A",
-    }  # fmt: skip
+        for line in cpu.read_text().splitlines():
+            name, _, value = line.partition(": ")
+            if name.startswith("model name"):
+                found["cpu"] = value
+            if name.startswith("flags"):
+                found["vectors"] = next((v for v in VECTORS if v in value.split()), "")
+    found |= {"python": platform.python_version(), "numpy": np.__version__}
+    if native:
+        from grader.native import FLAGS, compiler
+
+        found |= {"compiler": compiler().version, "flags": " ".join(FLAGS)}
+    return {**found, "threads": 1, "order": "A B B A"}
 
 
 def bench(names: tuple[str, ...], pairs: int, impl: str | None, as_json: bool) -> int:
@@ -189,7 +217,7 @@ def bench(names: tuple[str, ...], pairs: int, impl: str | None, as_json: bool) -
         for stage in chosen:
             units.append({"id": stage.id, "unit": stage.unit, "rows": list(rows(stage, place, pairs, bar))})
     missed = [r for unit in units for r in unit["rows"] if r.get("holds") is False]
-    about = conditions()
+    about = conditions(any(stage.is_native for stage in chosen))
     if as_json:
         outcome = "fail" if missed else "pass"
         head = {"format": FORMAT, "command": "bench", "outcome": outcome}
