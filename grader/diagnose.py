@@ -53,7 +53,7 @@ def diagnose(unit: Unit, verdicts: Mapping[str, Verdict], workers: Workers, agai
     failing = evidence_of(unit, verdicts)
     if not specs or not failing:
         return None
-    bench = Bench(unit, workers)
+    bench = Bench(unit, workers, sanitized=False)  # outputs are compared, no faults
     passed = [c for c in unit.cases if c.id in verdicts and verdicts[c.id].passed]
     right = [c for c in passed if not c.heavy and c.verb != "perf"]
     passing = [case for case in right if is_quick(case)]

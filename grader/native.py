@@ -32,7 +32,8 @@ FLAGS = (
 FLAVORS: dict[str, tuple[str, ...]] = {
     "plain": (),
     "asan": (
-        "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer",
+        "-O1", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all",
+        "-fno-omit-frame-pointer",
     ),
     "tsan": ("-O1", "-fsanitize=thread"),
 }  # fmt: skip

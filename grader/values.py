@@ -453,7 +453,8 @@ def show(value: Any, limit: int = 160) -> str:
     match value:
         case np.ndarray() | np.generic() if not isinstance(value, np.float64):
             array = np.asarray(value)
-            values = listed(array)
+            head = array[tuple(slice(limit) for _ in array.shape)]  # more would be cut off below
+            values = listed(head)
             text = str(values).replace("'", "")
             text = text.lower() if array.dtype == np.bool_ else text
             return text if len(text) <= limit else f"{kind_of(value)} {text[: limit - 1]}…"
