@@ -30,7 +30,8 @@ def cover_unit(stage: Stage, root: Path) -> dict[str, Any]:
     proofs = [c for c in unit.cases if "proof" in c.raw.get("expect", {})]  # which are never required
     required = {c.id for c in [*filter(lambda c: c.required, unit.cases), *proofs]}
     bare = [rule for rule, cases in cited.items() if not cases]
-    loose = [rule for rule, cases in cited.items() if cases and not required & set(cases)]
+    due = set(rules) - spec.extra_rules(page)
+    loose = [rule for rule, cases in cited.items() if cases and rule in due and not required & set(cases)]
     named = field_cases(page)
     sourced = {
         f

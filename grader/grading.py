@@ -219,7 +219,11 @@ class Grader:
         if self.options.partial or "files" not in report:
             return
         hashes, tree = report["files"], self.options.tree
-        resting = progress.basis(self.progress.root, hashes, report["fixture_sha256"], tree.map)
+        headers = sorted((self.root / "csrc" / "include").rglob("*.h")) if stage.is_native else []
+        files = hashes | {str(path): progress.sha256(path) for path in headers}
+        resting = progress.basis(
+            self.progress.root, files, report["fixture_sha256"], tree.map, stage.is_native
+        )
         self.progress.record(stage.unit, resting, report)
         if report["outcome"] in FAILS and not any(case.get("step") == "import" for case in report["cases"]):
             topics = sorted(

@@ -321,6 +321,8 @@ def check_unchanged(
         if name in may:
             continue
         before, after = sent[name], answer.args.get(name)
+        if context.unit.stage.is_native and isinstance(before, np.ndarray) and before.ndim == 0:
+            continue  # C got a number, by value
         if isinstance(before, New):
             if f"{name} before" not in answer.args:
                 continue  # no record: what matters of such an object is said by `after`

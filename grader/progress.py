@@ -1,7 +1,8 @@
 """What was graded, in SQLite beside ol.toml; a kill at any moment loses at most the unit in flight.
 
 A recorded verdict counts only while every file it rests on has the content it had: the learner's files that
-were loaded, the fixtures, the judging code, and the versions of Python, NumPy and the C library.
+were loaded, the fixtures, the judging code, and the versions of Python, NumPy and the C library; for C the
+contract headers and the compiler too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import __version__
-from grader.errors import OwnFault, UsageError
+from grader.errors import Missing, OwnFault, UsageError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdict (unit TEXT PRIMARY KEY, basis TEXT NOT NULL, outcome TEXT NOT NULL,
@@ -61,6 +62,16 @@ def versions() -> dict[str, str]:
 
 
 @cache
+def compiler_version() -> str:
+    from grader import native
+
+    try:
+        return native.compiler().version
+    except Missing:
+        return "none"
+
+
+@cache
 def judging_code() -> str:
     """One hash over the grader's own sources."""
     folder = Path(__file__).resolve().parent
@@ -71,22 +82,24 @@ def judging_code() -> str:
 
 
 def basis(
-    root: Path, files: dict[str, str], fixtures: str, names: Iterable[tuple[str, str]]
+    root: Path, files: dict[str, str], fixtures: str, names: Iterable[tuple[str, str]], native: bool
 ) -> dict[str, Any]:
-    """Everything that a verdict rests on; `names` is the map of ol.toml.
+    """Everything that a verdict rests on; `names` is the map of ol.toml, `native` says that it is of C.
 
     The workspace's place is a part of it: the files are named by their paths, and a copy has others.
     """
     mapped = [list(pair) for pair in names]
+    built = {"compiler": compiler_version()} if native else {}
     return {
         "root": str(root), "files": files, "fixtures": fixtures, "map": mapped, "judge": judging_code(),
-        "versions": versions(),
+        "versions": versions() | built,
     }  # fmt: skip
 
 
 def is_fresh(root: Path, recorded: dict[str, Any], fixtures: str, names: Iterable[tuple[str, str]]) -> bool:
     """Whether a verdict still rests on what is here now."""
-    now = basis(root, {path: sha256(Path(path)) for path in recorded["files"]}, fixtures, names)
+    files = {path: sha256(Path(path)) for path in recorded["files"]}
+    now = basis(root, files, fixtures, names, "compiler" in recorded["versions"])
     return now == recorded
 
 

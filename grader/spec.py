@@ -34,6 +34,18 @@ def rules(page: Path) -> dict[str, str]:
     return found
 
 
+def extra_rules(page: Path) -> set[str]:
+    """The rules under a heading that ends in "level extra": nobody's pass depends on them."""
+    found, heading = set(), ""
+    for line in section(page, "Rules"):
+        if match := RULE.fullmatch(line):
+            if heading.endswith("level extra"):
+                found.add(match[1])
+        elif line and not line.startswith(" "):
+            heading = line
+    return found
+
+
 def section(page: Path, title: str) -> list[str]:
     """The lines under `## title`."""
     lines = page.read_text().splitlines()

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from grader import diagnose, fixtures, mutants, path, strict_yaml
+from grader.code import code_of, opener_of
 from grader.draw import shuffled
 from grader.runner import Runner, UnitRun
 from grader.session import Workers
-from grader.tree import Tree, bundle, module_of
+from grader.tree import Tree, module_of
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = path.read_path(ROOT / "path.tsv")
@@ -40,16 +41,16 @@ def unit(request: pytest.FixtureRequest) -> fixtures.Unit:
 
 
 def sources(unit: fixtures.Unit, name: str) -> dict[str, str]:
-    """A wrong implementation by module: NAME.py for the unit's first file, a folder NAME for several."""
-    path = ROOT / "tests" / "wrong" / unit.name / name
+    """A wrong implementation by module: NAME.py (.c) for the unit's first file, a folder for several."""
+    path, first = ROOT / "tests" / "wrong" / unit.name / name, Path(unit.stage.files[0])
     if path.is_dir():
-        return {f"impl.{file.stem}": file.read_text() for file in path.glob("*.py")}
-    return {module_of(unit.stage.files[0]): path.with_suffix(".py").read_text()}
+        return {module_of(str(first.with_name(file.name))): file.read_text() for file in path.glob("*.*")}
+    return {module_of(str(first)): path.with_suffix(first.suffix).read_text()}
 
 
 def runner_of(unit: fixtures.Unit, workers: Workers, replaced: dict[str, str]) -> Runner:
-    base = bundle(Tree(ROOT), ROOT, [module_of(file) for file in unit.stage.files])
-    return Runner(unit, workers.opener(base, replaced), workers.opener(base), shrinking=False)
+    base = code_of(unit.stage, Tree(ROOT, kind="reference"), ROOT)
+    return Runner(unit, opener_of(workers, base, replaced), opener_of(workers, base), shrinking=False)
 
 
 def diagnosed(runner: Runner, workers: Workers) -> tuple[UnitRun, diagnose.Diagnosis | None]:
@@ -81,7 +82,7 @@ def judge(unit: fixtures.Unit, workers: Workers, names: list[str]) -> None:
 def test_every_wrong_answer_has_an_expected_diagnosis(unit: fixtures.Unit) -> None:
     may = expected(unit)
     folder = ROOT / "tests" / "wrong" / unit.name
-    files = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
+    files = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix in (".py", ".c")}
     assert files == set(may) and len(may) >= 10
     assert {m for names in may.values() for m in names} <= set(unit.mutants())
 

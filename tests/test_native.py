@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -175,6 +177,30 @@ def test_the_contract_headers_are_read_whole() -> None:
     assert found.statuses()["1"] == "TL_EINVAL" and len(found.statuses()) == 11
     assert found.structs["tl_kv_stats"] == ["free", "used", "cached", "evictions"]
     assert all(name for function in found.functions.values() for name, _ in function.params)
+
+
+def test_cffi_lays_structs_out_as_the_compiler_does(tmp_path: Path) -> None:
+    headers = sorted((HEADERS / "tinyllm").glob("*.h"))
+    found = contract.read(native.compiler(), headers, [HEADERS])
+    structs = [name for name, fields in found.structs.items() if fields]  # the others are opaque
+    places = [(struct, field) for struct in structs for field in found.structs[struct]]
+    sizes = [f'    printf("%zu\\n", sizeof({struct}));\n' for struct in structs]
+    offsets = [f'    printf("%zu\\n", offsetof({struct}, {field}));\n' for struct, field in places]
+    head = '#include <stddef.h>\n#include <stdio.h>\n#include "tinyllm/tinyllm.h"\nint main(void)\n{\n'
+    (tmp_path / "layout.c").write_text(head + "".join([*sizes, *offsets]) + "}\n")
+    done = native.compiler().run([f"-I{HEADERS}", "-o", str(tmp_path / "layout"), str(tmp_path / "layout.c")])
+    assert done.returncode == 0, done.stderr
+    said = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.split()
+    contract.binding(found, tmp_path, "layout_abi")
+    spec = importlib.util.spec_from_file_location("layout_abi", tmp_path / "layout_abi.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    ffi = module.ffi
+    assert len(places) >= 25
+    assert list(map(int, said)) == [
+        *map(ffi.sizeof, structs), *(ffi.offsetof(struct, field) for struct, field in places)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("word", ["static int x;", "_Alignas(16) int x;"])
