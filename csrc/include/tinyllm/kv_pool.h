@@ -22,8 +22,8 @@ typedef struct {
     uint32_t evictions;
 } tl_kv_stats;
 
-/* A pool with all blocks free in *out, no allocation after; TL_EINVAL, TL_EUNSUPPORTED (dtype, format),
- * TL_ENOMEM with *out NULL. */
+/* A pool with all blocks free in *out, no allocation after but for the index of hashes; TL_EINVAL,
+ * TL_EUNSUPPORTED (dtype, format), TL_ENOMEM, each with *out NULL. */
 tl_status tl_kv_pool_create(const tl_kv_cfg *cfg, tl_kv_pool **out);
 
 /* Frees the pool; NULL is ignored. */
@@ -54,7 +54,7 @@ uint32_t tl_kv_fill(const tl_kv_pool *p, uint32_t id);
 uint64_t tl_kv_block_hash(uint64_t parent, const uint32_t *toks, uint32_t n);
 
 /* Makes a full used block findable by hash != 0; TL_EINVAL, TL_EBUSY when the hash or the block is taken
- * otherwise. */
+ * otherwise, TL_ENOMEM. */
 tl_status tl_kv_register(tl_kv_pool *p, uint32_t id, uint64_t hash);
 
 /* The block of hash in *id with one more reference; TL_ENOTFOUND without setting the slot, TL_EINVAL. */
