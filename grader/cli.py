@@ -171,6 +171,15 @@ def verbs() -> Any:
         return hints.law(name, rule, as_json)
 
     @ol.command()
+    @click.argument("name", metavar="CASE")
+    @tree_option
+    def reproduce(name: str, impl: str | None) -> int:
+        """Print a C program that makes the calls of a case, for a debugger."""
+        from grader import reproduce as verb
+
+        return verb.reproduce(name, impl)
+
+    @ol.command()
     @click.argument("folder", metavar="DIR")
     @json_option
     def init(folder: str, as_json: bool) -> int:

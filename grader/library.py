@@ -27,12 +27,13 @@ from grader.session import LIMITS, Bundle, Ended, Opener, Session, Workers
 from grader.tree import Tree, module_of
 
 if TYPE_CHECKING:
-    from grader.fixtures import Unit
+    from grader.fixtures import Case, Unit
     from grader.runner import UnitRun
 
 HERE = Path(__file__).resolve().parent
 GIVEN = "csrc/src/error_slot.c"  # linked into every library, and part of no unit
 NAMES = {"asan": "address and undefined-behaviour sanitizer", "tsan": "thread sanitizer"}
+GUESS = "; usually an index past the end of an array"  # of a fault of which nothing else is known
 THREADS = "#include <pthread.h>"  # a unit whose reference says so is run under the thread sanitizer too
 
 
@@ -66,7 +67,8 @@ class Library(Bundle):
             return ended
         if self.flavor != "plain" and ended.outcome != "deadline":
             return Ended("crashed", f"{NAMES[self.flavor]}: {what}.", at)
-        return Ended(ended.outcome, f"{ended.text.rstrip('.')}: {what}.", at or ended.at)
+        said = ended.text.rstrip(".").replace(GUESS, "")
+        return Ended(ended.outcome, f"{said}: {what}.", at or ended.at)
 
 
 def bundle(
@@ -125,7 +127,7 @@ def sanitized(
             c for c in unit.cases if c.id in run.verdicts and run.verdicts[c.id].passed and c.verb != "perf"
         ]
         if not available(flavor, library.root):
-            notes.append(f"{NAMES[flavor]}: not available here, so nothing was run under it")
+            notes += programmed(unit, flavored(library, flavor), changed, workers, run, passed)
             continue
         code = opener(workers, flavored(library, flavor), changed)
         again = Runner(unit, code, None, shrinking=False).run(passed) if passed else None
@@ -134,6 +136,31 @@ def sanitized(
                 verdict.text = verdict.text or f"under the {NAMES[flavor]}"
                 run.verdicts[name] = verdict
     return notes
+
+
+def programmed(
+    unit: Unit,
+    library: Library,
+    changed: Mapping[str, str],
+    workers: Workers,
+    run: UnitRun,
+    passed: list[Case],
+) -> list[str]:
+    """The same by a program that makes the calls of the cases, where no worker starts under the sanitizer."""
+    from grader import reproduce
+    from grader.judge import Verdict
+
+    name = NAMES[library.flavor]
+    plain = opener(workers, flavored(library, "plain"), changed)
+    try:
+        found = reproduce.findings(unit, library, changed, passed, plain)
+    except (OwnFault, NotBuilt) as why:
+        said = str(why).removeprefix("error: ")
+        return [f"{name}: not available here, so nothing was run under it ({said})"]
+    for case, ended in found.items():
+        old = run.verdicts[case]
+        run.verdicts[case] = Verdict(case, "crashed", f"{name}: {ended.text}.", at=ended.at, files=old.files)
+    return [f"{name}: no worker starts under it here; cases without draws ran as a program"]
 
 
 def sanitizers(library: Library) -> list[str]:
@@ -362,6 +389,8 @@ def explained(library: Library, text: str, shared: str) -> tuple[str, tuple[str,
         beyond = (
             ""
             if name == "-"
+            else " went through a NULL pointer"
+            if name == "NULL"
             else f" touched byte {distance} past the end of {name}"
             if int(distance) >= 0
             else (f" touched memory before {name}")

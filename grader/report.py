@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -153,6 +154,8 @@ def case_lines(
     lines += output_lines(case)
     if case.get("counterexample"):
         lines += counterexample_lines(case["counterexample"])
+    if case["outcome"] == "crashed" and re.search(r"\.c:\d+$", case.get("at", "")):
+        lines += [f"      as C   {console.command()} reproduce {case['id']} > case.c"]
     again = f"{console.command()} check {report['id']} --case {case['id']}"
     hint = f"      hint: {console.command()} hint {report['id']}" if case.get("hints") else ""
     return [*lines, f"      again  {again}{hint}", ""]

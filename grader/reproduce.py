@@ -17,24 +17,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grader import contract, cstub, native
+from grader import contract, cstub, fixtures, native
 from grader.cworker import NO_SLOT, SHAPED, SIZES
-from grader.errors import OwnFault
+from grader.errors import PASSED, OwnFault, UsageError, near
 from grader.fixtures import Case, Unit
 from grader.frame import Body
-from grader.library import GIVEN, HERE, Library, environment, explained, fixture_headers
-from grader.path import needs_closure, read_path
+from grader.library import (
+    GIVEN,
+    HERE,
+    Library,
+    built,
+    bundle,
+    environment,
+    explained,
+    fixture_headers,
+    opener,
+)
+from grader.path import find, read_path
 from grader.runner import Runner
-from grader.session import Ended, Opener
-from grader.tree import module_of
+from grader.session import Ended, Opener, Workers
+from grader.workspace import here
 
 Sent = list[tuple[dict[str, Any], Iterator[bytes]]]
 FEW = 64  # elements that are written as numbers; more are written as words
 WORDS = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
-NUMBERS = {
-    "bool": "uint8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "f32": "float",
-    "f64": "double",
-}  # fmt: skip
+NUMBERS = {"bool": "uint8_t", "f32": "float", "f64": "double"}
+NUMBERS |= {f"{u}{n}": f"{'u' * (u == 'u')}int{n}_t" for u in "iu" for n in (8, 16, 32, 64)}
 HEAD = """#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +50,14 @@ HEAD = """#include <stdio.h>
 #include "tinyllm/tinyllm.h"
 #include "testkit.h"
 {driver}
+/* The memory of arguments stays: what the library leaks is counted at the end. */
+const char *__asan_default_options(void)
+{{
+    return "detect_leaks=0:allocator_may_return_null=1";
+}}
+
 /* n bytes of their own, so that every step beyond them is seen. */
-static void *heap(const void *from, size_t n)
+static inline void *heap(const void *from, size_t n)
 {{
     void *p = malloc(n);
     if (n)
@@ -52,19 +66,19 @@ static void *heap(const void *from, size_t n)
 }}
 
 /* n bytes for a call to write. */
-static void *space(size_t n)
+static inline void *space(size_t n)
 {{
     return memset(malloc(n), 0xA5, n);
 }}
 
-static float f32(uint32_t bits)
+static inline float f32(uint32_t bits)
 {{
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }}
 
-static double f64(uint64_t bits)
+static inline double f64(uint64_t bits)
 {{
     double x;
     memcpy(&x, &bits, sizeof x);
@@ -114,10 +128,10 @@ class Recorder:
         self.inner.send(message, limit_s, body)
 
 
-def recorded(unit: Unit, case: Case, opener: Opener) -> Sent:
+def recorded(unit: Unit, case: Case, opened: Opener) -> Sent:
     """What the judge sends for a case, up to its end or to where the code falls."""
     sent: Sent = []
-    Runner(unit, lambda: Recorder(opener(), sent), None, jobs=1, shrinking=False).run([case])
+    Runner(unit, lambda: Recorder(opened(), sent), None, jobs=1, shrinking=False).run([case])
     return sent
 
 
@@ -128,13 +142,14 @@ class Writer:
     known: contract.Contract
     lines: list[str] = field(default_factory=list)
     objects: dict[str, str] = field(default_factory=dict)  # the C type of each
+    owned: set[str] = field(default_factory=set)  # those that are destroyed at the end
     fresh: bool = True  # whether no call was made since the start
     step: int = 0
 
     def function(self, case: str, sent: Sent) -> str:
         for message, body in sent:
             self.message(message, body)
-        declared = [f"    {of}{name} = {{0}};" for name, of in self.objects.items()]
+        declared = [f"    {of}{name} = {{0}};\n    (void){name};" for name, of in self.objects.items()]
         head = f"static void {identifier(case)}(void)\n{{\n"
         start = [*declared, f'    begin("{case}");']
         return head + "\n".join([*start, *self.lines, *self.ended(), "    end();"]) + "\n}\n\n"
@@ -143,7 +158,7 @@ class Writer:
         """The destruction of every object, the youngest first."""
         lines = []
         for name, of in reversed(self.objects.items()):
-            if of.endswith("*") and (ends := self.destroyer(of)):
+            if name in self.owned and (ends := self.destroyer(of)):
                 lines.append(f"    if ({name})\n        {ends}({name});")
                 lines.append(f"    {name} = NULL;")
         return lines
@@ -172,6 +187,7 @@ class Writer:
         """A struct, or an array of them, of zeros."""
         of, name = kind.partition("[")[0], message["save"]
         self.objects[name] = f"{of} *"
+        self.owned.add(name)
         self.lines.append(f"    {name} = memset(malloc(sizeof({kind})), 0, sizeof({kind}));")
         for member, node in message.get("args", {}).items():
             value = self.value(f"{name}_{member}", "", node, body)
@@ -181,9 +197,9 @@ class Writer:
         function, nodes = self.known.functions[name], dict(message.get("args", {}))
         given: dict[str, str] = {}
         kinds = dict(function.params)
-        if "on" in message:
-            first = next(p for p, kind in function.params if p not in nodes and kind.endswith("*"))
-            nodes = {first: {"ref": message["on"]}, **nodes}
+        first = [p for p, kind in function.params if p not in nodes and kind.endswith("*")][:1]
+        if "on" in message and first:  # as the worker does
+            nodes = {first[0]: {"ref": message["on"]}, **nodes}
         if "new" in message:
             missing = [p for p, _ in function.params if p not in nodes]
             nodes |= {p: {"handle": message["save"]} for p in missing[-1:]}
@@ -210,7 +226,7 @@ class Writer:
         if isinstance(node, bool):
             return str(int(node))
         if isinstance(node, int):
-            return f"{node}" if abs(node) < 1 << 31 else f"{node}{'u' * (node > 0)}ll"
+            return integer(node)
         if isinstance(node, float):
             return number(node)
         if isinstance(node, str):
@@ -227,6 +243,7 @@ class Writer:
             return f"&{place}" if {"at", "field"} & set(node) else str(node["ref"])
         if form == "handle":
             self.objects[node[form]] = kind.removesuffix("*")
+            self.owned.add(node[form])
             return f"&{node[form]}"
         if form == "buffer":
             shaped = SHAPED.fullmatch(node[form])
@@ -246,13 +263,13 @@ class Writer:
 
     def number_or_array(self, name: str, kind: str, form: str, spec: Any, body: Iterator[bytes]) -> str:
         if form == "int":
-            return f"{spec}{'u' * (int(spec) > 0)}ll"
+            return integer(int(spec))
         if form == "f64" and isinstance(spec, str):
             return number(struct.unpack(">d", bytes.fromhex(spec))[0])
         if form == "bytes":
             return self.memory(name, "uint8_t", [str(b) for b in bytes.fromhex(spec)])
         raw = next(body)
-        if not kind.endswith("*"):
+        if not spec["shape"] and not kind.endswith("*"):
             return number(struct.unpack("<f", raw)[0], raw)
         size = SIZES[form]
         words = [raw[i : i + size] for i in range(0, len(raw), size)]
@@ -272,13 +289,20 @@ class Writer:
             row += f" {item},"
         text = "\n".join([*rows, row])
         constant = "" if "f32(" in text or "f64(" in text else "static const "
-        self.lines.append(f"    {constant}{of} {name}_data[] = {{\n{text}\n    }};")
+        body = f"\n{text}\n    " if rows or len(text) > 60 else text.strip(" ,")
+        self.lines.append(f"    {constant}{of} {name}_data[] = {{{body}}};")
         self.lines.append(f"    void *{name} = heap({name}_data, sizeof {name}_data);")
         return name
 
 
 def identifier(case: str) -> str:
     return re.sub(r"\W", "_", case)
+
+
+def integer(value: int) -> str:
+    if value == -(1 << 63):
+        return "INT64_MIN"
+    return str(value) if abs(value) < 1 << 31 else f"{value}{'u' * (value > 0)}ll"
 
 
 def number(value: float, raw: bytes = b"") -> str:
@@ -294,8 +318,7 @@ def element(form: str, word: bytes) -> str:
         return number(struct.unpack("<f", word)[0], word)
     if form == "f64":
         return number(struct.unpack("<d", word)[0])
-    value = int.from_bytes(word, "little", signed=form.startswith("i"))
-    return f"INT64_MIN + {value + (1 << 63)}" if form == "i64" and value < -(1 << 62) else str(value)
+    return integer(int.from_bytes(word, "little", signed=form.startswith("i")))
 
 
 def shown_as(kind: str, text: str) -> str:
@@ -336,8 +359,7 @@ class Program:
 
 def program(unit: Unit, library: Library, sent: Mapping[str, Sent], changed: Mapping[str, str]) -> Program:
     """The program of some cases; `changed` are sources that stand in for files."""
-    root, stage = library.root, library.stage
-    assert stage is not None
+    root = library.root
     include = root / "csrc" / "include"
     drivers = fixture_headers(root, unit.name)
     paths = [*sorted((include / "tinyllm").glob("*.h")), HERE / "testkit.h", *drivers]
@@ -352,26 +374,31 @@ def program(unit: Unit, library: Library, sent: Mapping[str, Sent], changed: Map
     if drivers:
         given.append(drivers[0].with_suffix(".c"))
     sources |= {str(path): path.read_text() for path in given}
-    missing = [
-        file
-        for other in needs_closure(read_path(root / "path.tsv"), stage)
-        for file in other.files
-        if file.endswith(".c") and not texts.get(module_of(file))
-    ]
-    absent = {n for file in missing for n in cstub.functions((root / file).read_text())}
-    stubs = contract.Contract("", {}, {n: f for n, f in known.functions.items() if n in absent}, {})
     head = HEAD.format(driver='#include "driver.h"\n' if drivers else "")
+    text = "".join([head, *bodies, main])
     folders = [include, HERE, *(path.parent for path in drivers), root / "csrc" / "src"]
-    text = head + "".join(bodies) + contract.stubs(stubs, ()) + main
-    return Program(text, sources, folders)
+    return Program(text + stubs(known, root, texts, [text, *sources.values()]), sources, folders)
+
+
+def stubs(known: contract.Contract, root: Path, texts: Mapping[str, str], using: Sequence[str]) -> str:
+    """What something names and no source defines: functions of units that are not written yet."""
+    there = [root / f"{module.replace('.', '/')}.c" for module, text in texts.items() if text]
+    defined = {name for path in there for name in cstub.functions(path.read_text())}
+    named = {name for text in using for name in re.findall(r"\btl_\w+", text)}
+    due = {n: f for n, f in known.functions.items() if n in named - defined and n.startswith("tl_")}
+    return contract.stubs(contract.Contract("", {}, due, {}), ())
 
 
 def findings(
-    unit: Unit, library: Library, changed: Mapping[str, str], cases: Sequence[Case], opener: Opener
+    unit: Unit, library: Library, changed: Mapping[str, str], cases: Sequence[Case], opened: Opener
 ) -> dict[str, Ended]:
-    """What the library's sanitizer finds when cases run as a program: where no worker starts under it."""
+    """What the library's sanitizer finds when cases run as a program: where no worker starts under it.
+
+    Cases of many draws are left out: their data would take the compiler longer than the worker takes for all.
+    """
     flavor = library.flavor
-    sent = {case.id: recorded(unit, case, opener) for case in cases}
+    cases = [case for case in cases if case.verb != "property"]
+    sent = {case.id: recorded(unit, case, opened) for case in cases}
     made = program(unit, library, sent, changed)
     found = {}
     with tempfile.TemporaryDirectory(prefix="ol-c-") as folder:
@@ -398,3 +425,35 @@ def findings(
                 what, at = explained(library, ran.stderr, str(clean / "program"))
                 found[case.id] = Ended("crashed", what or f"it ended with {ran.returncode}", at)
     return found
+
+
+# -- the verb -------------------------------------------------------------------------------------------
+
+
+def reproduce(name: str, impl: str | None) -> int:
+    """Print the program of one case."""
+    place = here(Path.cwd(), impl)
+    stage = find(read_path(place.course / "path.tsv"), name.partition("/")[0])
+    if not stage.is_native:
+        raise UsageError(f"{stage.id} is no C unit", "ol reproduce", f"ol check {stage.id} --case {name}")
+    unit = fixtures.load(stage, place.course)
+    case = unit.case(name)
+    if case is None:
+        what = f"no case {name!r} in {stage.id}" + near(name, [case.id for case in unit.cases])
+        raise UsageError(what, "ol reproduce", f"fixtures/{unit.name}/ has them")
+    code = bundle(stage, place.tree, place.course)
+    try:
+        built(code, {})
+    except native.NotBuilt as why:
+        where = f"{why.file}:{why.line}" if why.line else why.file
+        raise UsageError(f"it cannot be built: {why.text}", where, f"ol check {stage.id}") from None
+    workers = Workers()
+    try:
+        sent = {case.id: recorded(unit, case, opener(workers, code))}
+    finally:
+        workers.close()
+    made = program(unit, code, sent, {})
+    said = made.command("case.c", "case").replace("*/", "* /")
+    print(f"/* The calls of `ol check {stage.id} --case {case.id}`. Save this as case.c, then:\n *")
+    print(f" * {said}\n * gdb -ex run ./case\n */\n{made.text}", end="")
+    return PASSED

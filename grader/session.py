@@ -39,7 +39,7 @@ TRACEBACK = re.compile(
 )
 FRAMES_FOLLOW = ("Timeout (", "Fatal Python error", "Thread 0x", "Current thread 0x")
 SIGNALS = {
-    "SIGSEGV": "invalid memory access; usually an index past the end of an array",
+    "SIGSEGV": "invalid memory access; usually an index past the end of an array",  # library.GUESS
     "SIGBUS": "invalid memory access",
     "SIGFPE": "integer division by zero",
     "SIGILL": "trap or undefined behaviour",

@@ -316,6 +316,8 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 {
     char about[96] = "- 0";
     const unsigned char *address = info->si_addr;
+    if (signal == SIGSEGV && info->si_code == SEGV_MAPERR && (uintptr_t)address < PAGE)
+        snprintf(about, sizeof about, "NULL %zu", (size_t)(uintptr_t)address);
     for (int i = 0; i < n_buffers && (signal == SIGSEGV || signal == SIGBUS); i++) {
         const buffer *b = &buffers[i];
         const unsigned char *end = b->mapping + b->mapped;

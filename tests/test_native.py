@@ -151,10 +151,11 @@ LOOP = "    for (int64_t i = 0; i < n; i++)"
         ("float tl_rsqrtf(", "float tl_rsq(", "raised", f"{UNBUILT}: it does not define tl_rsqrtf"),
         ("static float root", "float root", "raised", "root is visible to other files: helpers are static"),
         (LOOP, STUB + LOOP, "todo", "not written yet"),
+        (LOOP, "    y = n ? NULL : y;\n" + LOOP, "crashed", "access): went through a NULL pointer in tl"),
         (LOOP, "    __builtin_trap();\n" + LOOP, "crashed", "in tl_rsqrt_f32, rsqrt.c:17"),
         ("1.0f / sqrtf(x)", "1.0f / x", "fail", ""),
     ],
-    ids=["past", "loop", "before", "input", "compile", "missing", "visible", "stub", "trap", "value"],
+    ids=["past", "loop", "before", "input", "compile", "missing", "visible", "stub", "null", "trap", "value"],
 )  # fmt: skip
 def test_each_fault_has_a_name(judged: Judged, old: str, new: str, outcome: str, text: str) -> None:
     assert RSQRT.count(old) == 1
