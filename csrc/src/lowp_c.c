@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * float32 to small floats and back: one encoder and one decoder for all formats.  Spec: spec/lowp_c.md.
+ * float32 to small floats and back: one encoder and one decoder for all but bfloat16.  Spec: spec/lowp_c.md.
  * The bodies are branch-free, and the scalar and array forms share them, so both give the same codes (R16).
  */
 #include <math.h>
@@ -10,6 +10,7 @@
 
 enum {
     F32_MANTISSA = 23,
+    F32_MANTISSA_BITS = 0x7FFFFF,
     F32_BIAS = 127,
     F32_INF = 0x7F800000 /* as bits; larger magnitudes are NaN */
 };
@@ -33,6 +34,11 @@ static inline int32_t min_i32(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
+static inline int32_t max_i32(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Bits of |x|: for magnitudes, order of bits is order of values. */
 static inline int32_t magnitude(float x)
 {
@@ -45,22 +51,17 @@ static inline int32_t sign_at(float x, int to)
     return (int32_t)(((uint32_t)to_bits(x) & 0x80000000u) >> (31 - to));
 }
 
-/* a without its last `drop` bits, to nearest (R1); a carry into the exponent is right. */
-static inline int32_t round_off(int32_t a, int drop)
-{
-    int32_t odd = (a >> drop) & 1; /* R2: an odd code lets a tie go up */
-    return (a + (1 << (drop - 1)) - 1 + odd) >> drop;
-}
-
-/* The code of a magnitude in a format with `mantissa` bits and `bias`, as if its exponents had no end. */
+/* The code of a magnitude in a format with `mantissa` bits and `bias`, as if its exponents had no end.
+ * A sum with `step` has the last place that the format has at a, so the addition rounds (R1, R2). */
 static inline int32_t encode(int32_t a, int mantissa, int bias)
 {
+    int dropped = F32_MANTISSA - mantissa;
     int32_t smallest_normal = (F32_BIAS + 1 - bias) << F32_MANTISSA;
-    int32_t normal = round_off(a - ((F32_BIAS - bias) << F32_MANTISSA), F32_MANTISSA - mantissa);
-    /* R3: the last place of this float is the smallest subnormal of the format */
-    int32_t adder = (F32_BIAS + 1 - bias - mantissa + F32_MANTISSA) << F32_MANTISSA;
-    int32_t subnormal = to_bits(from_bits(a) + from_bits(adder)) - adder;
-    return a < smallest_normal ? subnormal : normal;
+    int32_t power = max_i32(a & F32_INF, smallest_normal); /* R3: below it the last place stays the same */
+    int32_t step = power + (dropped << F32_MANTISSA);
+    int32_t rounded = to_bits(from_bits(a) + from_bits(step)) & F32_MANTISSA_BITS; /* with a leading one .. */
+    int32_t exponent = (power - smallest_normal) >> dropped; /* .. so this field is less by one */
+    return exponent + rounded;
 }
 
 /* The value of a code without its sign, as if no code were special. */
@@ -99,17 +100,17 @@ static inline uint8_t to_e5m2(float x)
 static inline uint16_t to_f16(float x)
 {
     int32_t a = magnitude(x);
-    int32_t code = min_i32(encode(a, 10, 15), 0x7C00); /* R7: 65520 rounds to 65536, which is that code */
+    int32_t code = encode(min_i32(a, 0x47800000), 10, 15); /* R7: 65536, whose code is that of infinity */
     code |= sign_at(x, 15);
     return (uint16_t)(a > F32_INF ? 0x7E00 : code); /* R9 */
 }
 
 static inline uint16_t to_bf16(float x)
 {
-    int32_t a = magnitude(x);
-    int32_t code = round_off(min_i32(a, F32_INF), 16); /* R3, R8: the exponents of float32, subnormals and inf too */
-    code |= sign_at(x, 15);
-    return (uint16_t)(a > F32_INF ? 0x7FC0 : code); /* R9 */
+    uint32_t u = (uint32_t)to_bits(x);
+    uint32_t odd = (u >> 16) & 1;             /* R2: an odd code lets a tie go up */
+    uint32_t code = (u + 0x7FFF + odd) >> 16; /* R1, R3, R4, R8: a carry into the exponent is right */
+    return (uint16_t)(magnitude(x) > F32_INF ? 0x7FC0 : code); /* R9 */
 }
 
 static inline float from_e4m3(uint8_t b)
