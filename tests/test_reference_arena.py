@@ -39,17 +39,18 @@ static unsigned below(unsigned n)
 
 static int is_whole(const tl_arena *a, size_t high)
 {
-    size_t used = a->offset, reserved = 0;
+    size_t sum = a->offset, reserved = 0;
     for (size_t i = 0; i < a->current; i++)
-        used += a->blocks[i].reached;
+        sum += a->blocks[i].reached;
     for (size_t i = 0; i < a->n_blocks; i++) {
         reserved += a->blocks[i].size;
         for (size_t j = 0; j < i; j++)
             if (a->blocks[i].base == a->blocks[j].base)
                 return 0;
     }
-    int fitting = a->n_blocks == 0 || (a->current < a->n_blocks && a->offset <= a->blocks[a->current].size);
-    return used == a->used && reserved == a->reserved && a->high_water == high && fitting &&
+    int fitting = a->n_blocks == 0 || (a->current < a->n_blocks && a->offset <= a->size &&
+                                       a->base == a->blocks[a->current].base);
+    return sum == used(a) && reserved == a->reserved && highest(a) == high && fitting &&
            a->n_blocks <= a->cap_blocks;
 }
 

@@ -5,10 +5,12 @@
  *            current          allocations go here, at offset
  *            the rest         free, kept for later (R25)
  *
- * Invariant: used is the sum of reached over the blocks before current, plus offset.
+ * Between rewinds what is used only grows, so its highest value is looked at when one begins, not at every
+ * allocation: nothing but offset changes there.
  */
 #include <string.h>
 
+#include "clones.h"
 #include "tinyllm/arena.h"
 
 enum {
@@ -25,10 +27,15 @@ typedef struct {
 } block;
 
 struct tl_arena {
+    unsigned char *base; /* of the current block; NULL while there is none */
+    size_t size;         /* its bytes; 0 while there is none */
+    size_t offset;       /* reached in it */
+    size_t current;      /* its index; 0 while there is none */
+    size_t before;       /* the sum of reached over the blocks before it */
     block *blocks;
     size_t n_blocks, cap_blocks;
-    size_t current, offset; /* the position; (0, 0) also while there is no block */
-    size_t used, reserved, high_water;
+    size_t reserved;
+    size_t high_water; /* up to the last rewind */
     size_t block_bytes;
 };
 
@@ -69,10 +76,10 @@ void tl_arena_destroy(tl_arena *a)
     tl_free(a);
 }
 
-/* Bytes from p to the next multiple of align. */
-static size_t padding(const unsigned char *p, size_t align)
+/* Bytes from base + offset to the next multiple of align. */
+static size_t padding(const unsigned char *base, size_t offset, size_t align)
 {
-    return (size_t)(-(uintptr_t)p & (align - 1)); /* R15: of the address */
+    return (size_t)(-((uintptr_t)base + offset) & (align - 1)); /* R15: of the address */
 }
 
 /* Do pad + n bytes fit behind offset?  No sum is formed that could overflow. */
@@ -118,7 +125,7 @@ static int reuse_block(tl_arena *a, size_t next, size_t n, size_t align)
 {
     for (size_t i = next; i < a->n_blocks; i++) {
         block b = a->blocks[i];
-        if (!fits(b.size, 0, padding(b.base, align), n))
+        if (!fits(b.size, 0, padding(b.base, 0, align), n))
             continue;
         a->blocks[i] = a->blocks[next];
         a->blocks[next] = b;
@@ -145,22 +152,28 @@ static int insert_block(tl_arena *a, size_t next, size_t n, size_t align)
     return 1;
 }
 
-/* Make the next block the current one. */
+/* Make a block the current one, with so much of it in use. */
+static void enter(tl_arena *a, size_t index, size_t offset)
+{
+    a->current = index;
+    a->base = a->blocks[index].base;
+    a->size = a->blocks[index].size;
+    a->offset = offset;
+}
+
+/* Leave the current block, if there is one, for the next. */
 static void advance(tl_arena *a, size_t next)
 {
     a->blocks[a->current].reached = a->offset; /* R28 */
-    a->current = next;
-    a->offset = 0;
+    a->before += a->offset;
+    enter(a, next, 0);
 }
 
 /* Take pad + n bytes of the current block. */
 static void *bump(tl_arena *a, size_t pad, size_t n)
 {
-    void *p = a->blocks[a->current].base + a->offset + pad;
-    a->offset += pad + n;
-    a->used += pad + n; /* R28: padding counts */
-    if (a->used > a->high_water)
-        a->high_water = a->used; /* R31 */
+    void *p = a->base + a->offset + pad;
+    a->offset += pad + n; /* R28: padding counts */
     return p;
 }
 
@@ -168,6 +181,16 @@ static void *refuse(const char *text)
 {
     tl_set_last_error(text);
     return NULL;
+}
+
+/* An allocation that the current block has no room for. */
+TL_RARE static void *alloc_in_next(tl_arena *a, size_t n, size_t align)
+{
+    size_t next = next_index(a);
+    if (!reuse_block(a, next, n, align) && !insert_block(a, next, n, align)) /* R17, R18 */
+        return refuse("tl_arena_alloc: no memory");                          /* R22: nothing has moved */
+    advance(a, next);
+    return bump(a, padding(a->base, 0, align), n);
 }
 
 void *tl_arena_alloc(tl_arena *a, size_t n, size_t align)
@@ -180,17 +203,10 @@ void *tl_arena_alloc(tl_arena *a, size_t n, size_t align)
         align = DEFAULT_ALIGN; /* R14 */
     if (align > MAX_ALIGN || (align & (align - 1)) != 0) /* R14 */
         return refuse("tl_arena_alloc: align is not a power of two up to 4096");
-    if (a->n_blocks > 0) {
-        const block *b = &a->blocks[a->current];
-        size_t pad = padding(b->base + a->offset, align);
-        if (fits(b->size, a->offset, pad, n)) /* R16 */
-            return bump(a, pad, n);
-    }
-    size_t next = next_index(a);
-    if (!reuse_block(a, next, n, align) && !insert_block(a, next, n, align)) /* R17, R18 */
-        return refuse("tl_arena_alloc: no memory");                          /* R22: nothing has moved */
-    advance(a, next);
-    return bump(a, padding(a->blocks[a->current].base, align), n);
+    size_t pad = padding(a->base, a->offset, align);
+    if (fits(a->size, a->offset, pad, n)) /* R16 */
+        return bump(a, pad, n);
+    return alloc_in_next(a, n, align);
 }
 
 tl_arena_mark tl_arena_mark_get(const tl_arena *a)
@@ -201,6 +217,16 @@ tl_arena_mark tl_arena_mark_get(const tl_arena *a)
         m.offset = a->offset;
     }
     return m;
+}
+
+static size_t used(const tl_arena *a)
+{
+    return a->before + a->offset;
+}
+
+static size_t highest(const tl_arena *a)
+{
+    return used(a) > a->high_water ? used(a) : a->high_water; /* R31 */
 }
 
 /* R26: has the arena come as far as m?  An arena without blocks has reached (0, 0). */
@@ -221,11 +247,12 @@ void tl_arena_reset_to(tl_arena *a, tl_arena_mark m)
         tl_set_last_error("tl_arena_reset_to: the mark is ahead of the arena");
         return;
     }
-    a->current = m.block; /* R24; R25: no block is freed */
-    a->offset = m.offset;
-    a->used = m.offset; /* R29: counted again */
+    a->high_water = highest(a);
+    if (a->n_blocks > 0)
+        enter(a, m.block, m.offset); /* R24; R25: no block is freed */
+    a->before = 0;                   /* R29: counted again */
     for (size_t i = 0; i < m.block; i++)
-        a->used += a->blocks[i].reached;
+        a->before += a->blocks[i].reached;
 }
 
 void tl_arena_stats_get(const tl_arena *a, tl_arena_stats *out)
@@ -235,8 +262,8 @@ void tl_arena_stats_get(const tl_arena *a, tl_arena_stats *out)
     *out = (tl_arena_stats){0, 0, 0, 0};
     if (!a) /* R32 */
         return;
-    out->bytes_used = a->used;
+    out->bytes_used = used(a);
     out->bytes_reserved = a->reserved;
-    out->high_water = a->high_water;
+    out->high_water = highest(a);
     out->n_blocks = a->n_blocks;
 }
