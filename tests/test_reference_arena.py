@@ -61,16 +61,16 @@ int main(void)
         if (tl_arena_create(size, &a) != TL_OK)
             return 1;
         tl_arena_mark marks[16];
-        size_t used[16];
+        size_t then[16];
         size_t n = 0, high = 0;
         for (int i = 0; i < 4000; i++) {
             unsigned what = below(4);
             if (what == 0 && n < 16) {
                 marks[n] = tl_arena_mark_get(a);
-                used[n++] = a->used;
+                then[n++] = used(a);
             } else if (what == 1 && n > 0) {
                 tl_arena_reset_to(a, marks[--n]);
-                if (a->used != used[n])
+                if (used(a) != then[n])
                     return 2;
             } else {
                 size_t bytes = 1 + below(700), align = (size_t)1 << below(9);
@@ -78,7 +78,7 @@ int main(void)
                 if (!p || ((uintptr_t)p & (align - 1)) != 0)
                     return 3;
                 memset(p, i & 0xFF, bytes);
-                high = a->used > high ? a->used : high;
+                high = used(a) > high ? used(a) : high;
             }
             if (!is_whole(a, high))
                 return 4;
