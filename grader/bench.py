@@ -2,7 +2,7 @@
 
 `fixtures/<unit>/bench.py` has the workloads: `WORKLOADS = {name: {about, against: {contender: bar or None}}}`
 and `prepare(workload, contender)`, which gives a function that does the work once and returns its seconds,
-NaN for a wrong answer; a workload's `rounds` is the most of them. For a C unit `prepare` also gets the path of
+NaN for a wrong answer; a workload's `rounds` is the most of them. For C `prepare` also gets the path of
 the built library, and `bench.cc` has loops and peers: every contender is called through a pointer.
 The contender `impl` is the code under test; the reference is measured beside it by the same function. Every
 contender runs in a process of its own. A bar is the largest ratio that the project promises of its reference.
