@@ -34,7 +34,7 @@ LIMITS = {"AS": 1 << 30, "CPU": 120, "FSIZE": 16 << 20, "NOFILE": 64, "CORE": 0}
 # What faulthandler writes of a hang, of an idle child, or of a crash; none of it is the learner's output.
 TRACEBACK = re.compile(
     r"^(?:Timeout \([0-9:.]+\)!|Fatal Python error: .*)\n(?:(?:Thread|Current thread) 0x.*\n|  File .*\n"
-    r"|  <.*>\n|  \.\.\.\n|Extension modules: .*\n?|\n)*",
+    r"|  <.*>\n|  \.\.\.\n|Extension modules: .*\n?|\n)*|^\n?@tk (?:fault|still) .*\n",
     re.MULTILINE,
 )
 FRAMES_FOLLOW = ("Timeout (", "Fatal Python error", "Thread 0x", "Current thread 0x")
@@ -411,7 +411,7 @@ class ForkSession:
         return len(self.text) != before
 
     def output(self) -> str:
-        """What the code printed since the last call, without the tracebacks of faulthandler."""
+        """What the code printed since the last call, without what we have said of a fault."""
         self.poll_output()
         text, self.text = self.text.decode("utf-8", "replace"), bytearray()
         return TRACEBACK.sub("", text)

@@ -161,6 +161,7 @@ def test_each_fault_has_a_name(judged: Judged, old: str, new: str, outcome: str,
     assert RSQRT.count(old) == 1
     verdict = judged(RSQRT.replace(old, new))["array"]
     assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
+    assert "@tk" not in verdict.output  # the code has printed nothing
 
 
 def test_a_sanitizer_says_what_and_where(judged: Judged, course: Path) -> None:
