@@ -236,3 +236,22 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Missing, match="no C compiler"):
         native.compiler()
     native.compiler.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["vec/random-steps", "swiss_map/script-few-keys"])
+def test_a_leak_in_the_first_run_of_many_is_seen(workers: Workers, name: str) -> None:
+    stage = next(s for s in read_path(ROOT / "path.tsv") if s.unit == name.partition("/")[0])
+    unit = fixtures.load(stage, ROOT)
+    case = unit.case(name)
+    assert case is not None and case.verb == "property"
+    made = code.code_of(stage, Tree(ROOT, kind="reference"), ROOT)
+    module = next(name for name in made.files if name.endswith(stage.unit))
+    end = "    tl_free(v->data); /* R3 */\n" if stage.unit == "vec" else "    tl_free(m->slots); /* R23 */\n"
+    text = made.files[module][1]
+    assert text.count(end) == 1
+    once = "    static int once;\n    if (!once++)\n        (void)tl_alloc(1, 8);\n"
+    changed = {module: text.replace(end, once + end)}
+    for source, words in (({}, ""), (changed, "1 block is still allocated")):
+        opener = code.opener_of(workers, made, source)
+        verdict = runner.Runner(unit, opener, shrinking=False).run([case]).verdicts[name]
+        assert verdict.passed == (not words) and words in verdict.text
