@@ -55,6 +55,8 @@ def stub_source(source: str, unit_id: str, file: str) -> str:
     name = file.rpartition("/")[2]
     first = COMMENT.match(source)
     head = first[0] if first else f"/* {name} -- unit {unit_id}. */"
+    if "\n *\n" in head:  # what follows the first paragraph is about the body
+        head = head.partition("\n *\n")[0] + "\n */"
     headers = list(dict.fromkeys(HEADER.findall(source)))
     if not any("abi.h" in line or "ds.h" in line or "arena.h" in line for line in headers):
         headers.insert(0, '#include "tinyllm/abi.h"')

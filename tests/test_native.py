@@ -225,6 +225,8 @@ def test_each_header_compiles_alone_as_c_and_as_cpp() -> None:
 
 def test_a_stub_keeps_the_prototypes_and_compiles(course: Path) -> None:
     stub = cstub.stub_source(RSQRT, "M09.5", "rsqrt.c")
+    headed = cstub.stub_source("/* Roots.\n *\n * By division.\n */\n" + RSQRT, "M09.5", "rsqrt.c")
+    assert headed.startswith("/* Roots.\n */\n#include") and "division" not in headed
     assert "sqrtf(x)" not in stub and 'tl_set_last_error("unimplemented: M09.5 tl_rsqrtf")' in stub
     native.Builder(course).object("rsqrt.c", stub)
 
