@@ -15,7 +15,7 @@ from grader.workspace import course_root
 
 
 def chosen(names: Sequence[str], gates: bool = False) -> tuple[Path, list[Stage], list[str]]:
-    """The built units that were named, or all of them; and the ids that are not built.
+    """The built units that were named; or all of them, and the ids that are not built.
 
     With `gates`, milestones that have cases of their own count as units.
     """
@@ -41,7 +41,7 @@ def chosen(names: Sequence[str], gates: bool = False) -> tuple[Path, list[Stage]
                 f"path.tsv line {stage.line}",
                 "ol author new prints its skeletons",
             )
-    return root, picked, not_built
+    return root, picked, []  # who names units does not ask about others
 
 
 def document(command: str, good: bool, **more: Any) -> dict[str, Any]:
