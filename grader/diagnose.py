@@ -150,7 +150,7 @@ def like(want: Want | None, value: Any) -> Want:
     """The learner's answer as the expected one, under the comparators of the case; NaN equals NaN."""
     match want, value:
         case Leaf(_, cmp), _:
-            if cmp.kind in ("at_least", "at_most", "dist"):
+            if cmp.kind in ("at_least", "at_most", "dist") or isinstance(value, str):
                 return want_value(value, NAN_EQUAL)
             compound = isinstance(value, (list, dict))
             return want_value(value, NAN_EQUAL if compound else replace(cmp, nan=True))
