@@ -155,7 +155,7 @@ def verbs() -> Any:
     @click.argument("name", metavar="ID", shell_complete=ids)
     @json_option
     def hint(name: str, as_json: bool) -> int:
-        """The next hint for what failed last; each attempt earns one more."""
+        """The next hint for what failed last; an attempt earns one more."""
         from grader import hints
 
         return hints.hint(name, as_json)
@@ -174,7 +174,7 @@ def verbs() -> Any:
     @click.argument("name", metavar="CASE")
     @tree_option
     def reproduce(name: str, impl: str | None) -> int:
-        """Print a C program that makes the calls of a case, for a debugger."""
+        """Print a C case as a program, for a debugger."""
         from grader import reproduce as verb
 
         return verb.reproduce(name, impl)
