@@ -35,6 +35,11 @@ def sources(unit: Unit) -> dict[str, str]:
     return {file: (unit.root / file).read_text() for file in unit.stage.files}
 
 
+def plain(text: str) -> str:
+    """A C source without its fast paths, so that a known mistake answers the same on every machine."""
+    return f"#define TL_PLAIN\n{text}" if '#include "clones.h"' in text else text
+
+
 def mutated(unit: Unit, name: str, spec: dict[str, Any]) -> dict[str, str]:
     """A mutant as {module: source}; every `find` must match exactly once."""
     if "answer" in spec:
@@ -55,11 +60,14 @@ def mutated(unit: Unit, name: str, spec: dict[str, Any]) -> dict[str, str]:
                 f"fixtures/{unit.name}/mutants.yaml", "lengthen find, or follow the reference",
             )  # fmt: skip
         texts[file] = texts[file].replace(edit["find"], edit["with"])
-    return {module_of(file): text for file, text in texts.items()}
+    return {module_of(file): plain(text) for file, text in texts.items()}
 
 
 def equivalents(unit: Unit) -> Iterator[tuple[str, dict[str, str]]]:
-    """Other correct ways to write it: NAME.py (or .toml) replaces the first file, NAME/ any of the files."""
+    """Other correct ways to write it: NAME.py (or .toml) replaces the first file, NAME/ any of the files.
+
+    A C file with fast paths (`clones.h`) is one more by itself, compiled without them.
+    """
     folder = unit.dir / "equivalents"
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.suffix in (".py", ".c", ".toml"):
@@ -69,6 +77,9 @@ def equivalents(unit: Unit) -> Iterator[tuple[str, dict[str, str]]]:
             kind = unit.stage.files[0].rpartition(".")[2]
             texts = {f"{home}/{p.name}": p.read_text() for p in sorted(path.glob(f"*.{kind}"))}
             yield path.name, {module_of(file): text for file, text in texts.items()}
+    own = sources(unit) if unit.stage.is_native else {}
+    if any(plain(text) != text for text in own.values()):
+        yield "plain", {module_of(file): plain(text) for file, text in own.items()}
 
 
 @dataclass(slots=True)

@@ -196,7 +196,7 @@ def test_both_sides_of_the_middle_of_all_neighbours(files: tuple[Path, ...], tmp
     assert run(tmp_path, BOUNDS, *files) == "right\n"
 
 
-@pytest.mark.parametrize("more", [(), ("-DTL_CLONES=",)], ids=["clones", "plain"])
+@pytest.mark.parametrize("more", [(), ("-DTL_PLAIN",)], ids=["clones", "plain"])
 def test_the_fast_path_and_the_plain_one_agree(more: tuple[str, ...], tmp_path: Path) -> None:
     # Without a sanitizer: a clone for a vector unit is what is to be run.
     assert run(tmp_path, BOUNDS, SRC / "lowp_c.c", more=more, sanitize=False) == "right\n"

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Swiss table: control bytes in groups of 16, searched eight at a time in a 64-bit word.
- * Spec: spec/swiss_map.md.
- * Words are values here, byte i of a word is its bits 8i .. 8i+7, so no byte order of the machine enters.
+ * Swiss table: control bytes in groups of 16, searched together.  Spec: spec/swiss_map.md.
+ * Words are values here, byte i of a word is its bits 8i .. 8i+7, so no byte order of the machine enters; SSE2
+ * machines have this one.
  */
 #include <string.h>
 
+#include "clones.h"
 #include "tinyllm/ds.h"
+
+#ifdef TL_SSE2
+#include <emmintrin.h>
+#endif
 
 #define LOW_BITS 0x0101010101010101u
 #define HIGH_BITS 0x8080808080808080u
@@ -53,33 +58,84 @@ static size_t home(uint64_t h, size_t groups)
     return (size_t)(h >> 7) & (groups - 1);
 }
 
+/* ---- masks: one bit for each byte of a group, and first_slot says which ---- */
+
+#ifdef TL_SSE2
+
+static __m128i load(const uint64_t *group)
+{
+    return _mm_load_si128((const __m128i *)(const void *)group);
+}
+
+/* The bytes that equal f. */
+static uint64_t match(const uint64_t *group, uint64_t f)
+{
+    __m128i wanted = _mm_set1_epi64x((long long)(LOW_BITS * f));
+    return (uint64_t)_mm_movemask_epi8(_mm_cmpeq_epi8(load(group), wanted));
+}
+
+static uint64_t match_empty(const uint64_t *group)
+{
+    return match(group, EMPTY);
+}
+
+/* EMPTY or DELETED: the high bit. */
+static uint64_t match_free(const uint64_t *group)
+{
+    return (uint64_t)_mm_movemask_epi8(load(group));
+}
+
+static size_t first_slot(uint64_t mask)
+{
+    return tl_lowest_bit(mask);
+}
+
+#else
+
+/* Two masks of high bits in one: byte i of the second word keeps bit 8i + 7, of the first it has bit 8i + 6. */
+static uint64_t both(uint64_t first, uint64_t second)
+{
+    return first >> 1 | second;
+}
+
 /* High bits of the bytes that equal f, perhaps of a full one just above such a byte too: keys decide (R7). */
-static uint64_t match(uint64_t w, uint64_t f)
+static uint64_t match_word(uint64_t w, uint64_t f)
 {
     uint64_t x = w ^ (LOW_BITS * f);
     return (x - LOW_BITS) & ~x & HIGH_BITS;
 }
 
-static uint64_t match_empty(uint64_t w)
+static uint64_t empty_word(uint64_t w)
 {
     return w & ~(w << 6) & HIGH_BITS;
 }
 
-static uint64_t match_free(uint64_t w)
+/* The bytes that may equal f. */
+static uint64_t match(const uint64_t *group, uint64_t f)
 {
-    return w & HIGH_BITS;
+    return both(match_word(group[0], f), match_word(group[1], f));
 }
 
-/* The lowest byte marked in a mask that is not 0. */
-static size_t first_byte(uint64_t mask)
+static uint64_t match_empty(const uint64_t *group)
 {
-#ifdef __GNUC__
-    return (size_t)__builtin_ctzll(mask) / 8;
-#else /* the bytes up to the marked one hold a one each; the product sums them in its top byte */
-    uint64_t below = (mask & (0 - mask)) - 1;
-    return (size_t)(((below & LOW_BITS) * LOW_BITS) >> 56) - 1;
-#endif
+    return both(empty_word(group[0]), empty_word(group[1]));
 }
+
+/* EMPTY or DELETED: the high bit. */
+static uint64_t match_free(const uint64_t *group)
+{
+    return both(group[0] & HIGH_BITS, group[1] & HIGH_BITS);
+}
+
+static size_t first_slot(uint64_t mask)
+{
+    size_t bit = tl_lowest_bit(mask);
+    return bit % 2 * 8 + bit / 8;
+}
+
+#endif
+
+/* ---- control bytes ---- */
 
 static uint64_t ctrl_get(const tl_map *m, size_t slot)
 {
@@ -94,7 +150,7 @@ static void ctrl_set(tl_map *m, size_t slot, uint64_t byte)
 
 static int group_has_empty(const tl_map *m, size_t group)
 {
-    return (match_empty(m->ctrl[2 * group]) | match_empty(m->ctrl[2 * group + 1])) != 0;
+    return match_empty(m->ctrl + 2 * group) != 0;
 }
 
 /* R10: the groups that n keys need; 0 for 0 keys, and for more than any table could hold. */
@@ -166,70 +222,57 @@ void tl_map_destroy(tl_map *m)
     tl_free(m);
 }
 
-/* The slot of word w of a group that the lowest mark of mask stands for. */
-static size_t slot_of(size_t group, size_t w, uint64_t mask)
+/* Looks for k in one group; NULL when it is not there. */
+static pair *find_in_group(const tl_map *m, size_t group, uint64_t k, uint64_t f)
 {
-    return group * GROUP + w * 8 + first_byte(mask);
-}
-
-/* Looks for k in one group; its slot, or NO_SLOT. */
-static size_t find_in_group(const tl_map *m, size_t group, uint64_t k, uint64_t f)
-{
-    for (size_t w = 0; w < 2; w++) {
-        uint64_t mask = match(m->ctrl[2 * group + w], f);
-        for (; mask != 0; mask &= mask - 1) {
-            size_t slot = slot_of(group, w, mask);
-            if (m->slots[slot].key == k) /* R7: all 64 bits */
-                return slot;
-        }
+    uint64_t mask = match(m->ctrl + 2 * group, f);
+    for (; TL_UNLIKELY(mask != 0); mask &= mask - 1) { /* a miss has none, and waits for none */
+        pair *p = &m->slots[group * GROUP + first_slot(mask)];
+        if (p->key == k) /* R7: all 64 bits */
+            return p;
     }
-    return NO_SLOT;
+    return NULL;
 }
 
-/* The slot of k, or NO_SLOT.  m has slots. */
-static size_t find(const tl_map *m, uint64_t k)
+/* Where k is, or NULL.  m has slots. */
+static pair *find(const tl_map *m, uint64_t k)
 {
     uint64_t h = hash(k);
     size_t group = home(h, m->groups);
     for (size_t step = 1; step <= m->groups; step++) {
-        size_t slot = find_in_group(m, group, k, fingerprint(h));
-        if (slot != NO_SLOT)
-            return slot;
-        if (group_has_empty(m, group)) /* R8: a deleted slot ends no search */
-            return NO_SLOT;
+        pair *p = find_in_group(m, group, k, fingerprint(h));
+        if (p)
+            return p;
+        if (TL_LIKELY(group_has_empty(m, group))) /* R8: a deleted slot ends no search */
+            return NULL;
         group = (group + step) & (m->groups - 1);
     }
-    return NO_SLOT;
+    return NULL;
 }
 
 /* The first free slot of a group, or NO_SLOT. */
 static size_t free_in_group(const tl_map *m, size_t group)
 {
-    for (size_t w = 0; w < 2; w++) {
-        uint64_t mask = match_free(m->ctrl[2 * group + w]);
-        if (mask != 0)
-            return slot_of(group, w, mask);
-    }
-    return NO_SLOT;
+    uint64_t mask = match_free(m->ctrl + 2 * group);
+    return mask != 0 ? group * GROUP + first_slot(mask) : NO_SLOT;
 }
 
-/* The slot of k, or else NO_SLOT and in *vacant the first free slot of its probe (R9: the whole probe is
- * searched). */
-static size_t find_or_vacant(const tl_map *m, uint64_t k, uint64_t h, size_t *vacant)
+/* Where k is, or NULL and in *vacant the first free slot of its probe (R9: the whole probe is searched). */
+static pair *find_or_vacant(const tl_map *m, uint64_t k, uint64_t h, size_t *vacant)
 {
     size_t group = home(h, m->groups);
     *vacant = NO_SLOT;
     for (size_t step = 1; step <= m->groups; step++) {
-        size_t slot = find_in_group(m, group, k, fingerprint(h));
-        if (slot != NO_SLOT)
-            return slot;
+        pair *p = find_in_group(m, group, k, fingerprint(h));
+        if (p)
+            return p;
         if (*vacant == NO_SLOT)
             *vacant = free_in_group(m, group); /* R15: the first of the probe */
         if (group_has_empty(m, group))
-            return NO_SLOT;
+            return NULL;
         group = (group + step) & (m->groups - 1);
     }
-    return NO_SLOT;
+    return NULL;
 }
 
 /* The first free slot of the probe of h, for a key that is not in the table. */
@@ -290,9 +333,9 @@ tl_status tl_map_put(tl_map *m, uint64_t k, uint64_t v)
     uint64_t h = hash(k);
     size_t vacant = NO_SLOT;
     if (m->groups > 0) {
-        size_t slot = find_or_vacant(m, k, h, &vacant);
-        if (slot != NO_SLOT) { /* R1, R13: no room is needed */
-            m->slots[slot].value = v;
+        pair *p = find_or_vacant(m, k, h, &vacant);
+        if (p) { /* R1, R13: no room is needed */
+            p->value = v;
             return TL_OK;
         }
     }
@@ -311,11 +354,11 @@ int tl_map_get(const tl_map *m, uint64_t k, uint64_t *v)
 {
     if (!m || m->groups == 0) /* R21 */
         return 0;
-    size_t slot = find(m, k);
-    if (slot == NO_SLOT) /* R3 */
+    const pair *p = find(m, k);
+    if (!p) /* R3 */
         return 0;
     if (v) /* R2 */
-        *v = m->slots[slot].value;
+        *v = p->value;
     return 1;
 }
 
@@ -323,9 +366,10 @@ int tl_map_del(tl_map *m, uint64_t k)
 {
     if (!m || m->groups == 0) /* R21 */
         return 0;
-    size_t slot = find(m, k);
-    if (slot == NO_SLOT) /* R4 */
+    const pair *p = find(m, k);
+    if (!p) /* R4 */
         return 0;
+    size_t slot = (size_t)(p - m->slots);
     if (group_has_empty(m, slot / GROUP)) { /* R16: no search goes past this group */
         ctrl_set(m, slot, EMPTY);
         m->used--;
