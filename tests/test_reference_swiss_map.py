@@ -25,8 +25,8 @@ static unsigned marked(uint64_t mask)
     return bytes;
 }
 
-/* What the masks should say, one byte at a time.  The one false mark that the page allows is of a full byte above
- * a true one, in the plain form alone. */
+/* What the masks should say, one byte at a time.  The one false mark that the page allows is of a full byte
+ * above a true one, in the plain form alone. */
 static int is_right(const uint64_t *group, uint64_t f)
 {
     unsigned same = 0, empty = 0, is_free = 0, allowed = 0;
