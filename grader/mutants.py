@@ -44,23 +44,28 @@ def mutated(unit: Unit, name: str, spec: dict[str, Any]) -> dict[str, str]:
     """A mutant as {module: source}; every `find` must match exactly once."""
     if "answer" in spec:
         return {module_of(unit.stage.files[0]): solve.changed(unit, spec["answer"], spec["value"])}
-    texts = sources(unit)
-    for edit in spec.get("edits") or [spec]:
-        file = edit.get("file", unit.stage.files[0])
+    texts = edited(sources(unit), spec.get("edits") or [spec], f"mutant {name}", unit)
+    return {module_of(file): plain(text) for file, text in texts.items()}
+
+
+def edited(
+    texts: dict[str, str], edits: list[dict[str, Any]], what: str, unit: Unit, place: str = ""
+) -> dict[str, str]:
+    """Texts by file after edits; an edit is of the first file unless it names one."""
+    texts, place = dict(texts), place or f"fixtures/{unit.name}/mutants.yaml"
+    for edit in edits:
+        file = edit.get("file", next(iter(texts)))
         file = next((f for f in texts if f == file or Path(f).name == file), None)
         if file is None:
-            raise OwnFault(
-                f"mutant {name}: no file {edit.get('file')!r} in {unit.stage.id}",
-                f"fixtures/{unit.name}/mutants.yaml",
-            )
+            raise OwnFault(f"{what}: no file {edit.get('file')!r} in {unit.stage.id}", place)
         count = texts[file].count(edit["find"])
         if count != 1:
             raise OwnFault(
-                f"mutant {name}: find matches {count} times in {file}, not once",
-                f"fixtures/{unit.name}/mutants.yaml", "lengthen find, or follow the reference",
+                f"{what}: find matches {count} times in {file}, not once",
+                place, "lengthen find, or follow the reference",
             )  # fmt: skip
         texts[file] = texts[file].replace(edit["find"], edit["with"])
-    return {module_of(file): plain(text) for file, text in texts.items()}
+    return texts
 
 
 def equivalents(unit: Unit) -> Iterator[tuple[str, dict[str, str]]]:

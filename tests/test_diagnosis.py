@@ -1,5 +1,8 @@
 """Diagnosis is judged on wrong implementations that were written without looking at the known mistakes.
 
+`wrong/UNIT/wrong.yaml` says what is wrong with each, and which known mistakes may be named (none: silence is
+right). Most are edits of a base, an implementation that is right; the others are whole files beside it.
+
 With `-m slow` a drawn sample of each unit's, with `-m exhaustive` all of them.
 """
 
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +23,12 @@ from grader.tree import Tree, module_of
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = path.read_path(ROOT / "path.tsv")
-UNITS = sorted(folder.name for folder in (ROOT / "tests" / "wrong").iterdir() if folder.is_dir())
+WRONG = ROOT / "tests" / "wrong"
+UNITS = sorted(folder.name for folder in WRONG.iterdir() if folder.is_dir())
 
 
-def expected(unit: fixtures.Unit) -> dict[str, list[str]]:
-    """The mistakes that may be named for each wrong implementation; none: silence is right."""
-    file = ROOT / "tests" / "wrong" / unit.name / "expected.yaml"
+def wrong(unit: fixtures.Unit) -> dict[str, dict[str, Any]]:
+    file = WRONG / unit.name / "wrong.yaml"
     return dict(strict_yaml.load(file.read_text(), str(file)))
 
 
@@ -40,12 +44,28 @@ def unit(request: pytest.FixtureRequest) -> fixtures.Unit:
     return fixtures.load(path.find(STAGES, request.param), ROOT)
 
 
+def bases(unit: fixtures.Unit, entry: dict[str, Any]) -> dict[str, str]:
+    """What an entry is edits of, by file."""
+    named = [entry["base"]] if isinstance(entry["base"], str) else entry["base"]
+    return {Path(name).name: (WRONG / unit.name / name).read_text() for name in named}
+
+
+def by_module(unit: fixtures.Unit, texts: dict[str, str]) -> dict[str, str]:
+    first = Path(unit.stage.files[0])
+    return {module_of(str(first.with_name(file))): text for file, text in texts.items()}
+
+
 def sources(unit: fixtures.Unit, name: str) -> dict[str, str]:
-    """A wrong implementation by module: NAME.py (.c) for the unit's first file, a folder for several."""
-    path, first = ROOT / "tests" / "wrong" / unit.name / name, Path(unit.stage.files[0])
-    if path.is_dir():
-        return {module_of(str(first.with_name(file.name))): file.read_text() for file in path.glob("*.*")}
-    return {module_of(str(first)): path.with_suffix(first.suffix).read_text()}
+    """A wrong implementation by module."""
+    path, entry = WRONG / unit.name / name, wrong(unit)[name]
+    if "base" in entry:
+        texts = mutants.edited(bases(unit, entry), entry["edits"], name, unit, f"{path.parent}/wrong.yaml")
+    elif path.is_dir():
+        texts = {file.name: file.read_text() for file in path.glob("*.*")}
+    else:
+        first = Path(unit.stage.files[0]).name
+        texts = {first: path.with_suffix(Path(first).suffix).read_text()}
+    return by_module(unit, texts)
 
 
 def runner_of(unit: fixtures.Unit, workers: Workers, replaced: dict[str, str]) -> Runner:
@@ -67,29 +87,51 @@ def named(unit: fixtures.Unit, workers: Workers, replaced: dict[str, str]) -> st
 
 
 def judge(unit: fixtures.Unit, workers: Workers, names: list[str], least: float = 0.8) -> None:
-    right, wrong, may = [], [], expected(unit)
+    right, false, entries = [], [], wrong(unit)
     for name in names:
         got = named(unit, workers, sources(unit, name))
-        if got is not None and got not in may[name]:
-            wrong.append((name, got))
+        if got is not None and got not in entries[name]["may_be_named"]:
+            false.append((name, got))
         elif got is not None:
             right.append(name)
-    listed = [name for name in names if may[name]]
-    assert not wrong, wrong
+    listed = [name for name in names if entries[name]["may_be_named"]]
+    assert not false, false
     assert len(right) >= least * len(listed), sorted(set(listed) - set(right))
 
 
-def test_every_wrong_answer_has_an_expected_diagnosis(unit: fixtures.Unit) -> None:
-    may = expected(unit)
-    folder = ROOT / "tests" / "wrong" / unit.name
-    files = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix in (".py", ".c")}
-    assert files == set(may) and len(may) >= 10
-    assert {m for names in may.values() for m in names} <= set(unit.mutants())
+def test_every_wrong_answer_is_there_and_has_an_expected_diagnosis(unit: fixtures.Unit) -> None:
+    entries, folder = wrong(unit), WRONG / unit.name
+    whole = {path.stem for path in folder.iterdir() if path.stem[:4] != "base"} - {"wrong"}
+    assert whole == {name for name, entry in entries.items() if "base" not in entry} and len(entries) >= 10
+    assert len({tuple(sources(unit, name).values()) for name in entries}) == len(entries)
+    assert {m for entry in entries.values() for m in entry["may_be_named"]} <= set(unit.mutants())
+
+
+def right(unit: fixtures.Unit) -> list[dict[str, str]]:
+    """Every base, or set of bases, that something is an edit of."""
+    found = [bases(unit, entry) for entry in wrong(unit).values() if "base" in entry]
+    return [texts for i, texts in enumerate(found) if texts not in found[:i]]
+
+
+def assert_right(unit: fixtures.Unit, workers: Workers, bases: list[dict[str, str]]) -> None:
+    for texts in bases:
+        run, _ = diagnosed(runner_of(unit, workers, by_module(unit, texts)), workers)
+        assert [case for case, verdict in run.verdicts.items() if not verdict.passed] == []
+
+
+@pytest.mark.slow
+def test_the_first_base_is_right(unit: fixtures.Unit, workers: Workers) -> None:
+    assert_right(unit, workers, right(unit)[:1])
+
+
+@pytest.mark.exhaustive
+def test_every_base_is_right(unit: fixtures.Unit, workers: Workers) -> None:
+    assert_right(unit, workers, right(unit)[1:])
 
 
 @pytest.mark.slow
 def test_a_sample_of_wrong_answers(unit: fixtures.Unit, workers: Workers) -> None:
-    drawn = shuffled(list(expected(unit)), 2)
+    drawn = shuffled(list(wrong(unit)), 2)
     if unit.stage.is_native:  # each known mistake is compiled: few are drawn, and few say less of a share
         judge(unit, workers, drawn[:3], 0.3)
     else:
@@ -98,7 +140,7 @@ def test_a_sample_of_wrong_answers(unit: fixtures.Unit, workers: Workers) -> Non
 
 @pytest.mark.exhaustive
 def test_all_wrong_answers(unit: fixtures.Unit, workers: Workers) -> None:
-    judge(unit, workers, list(expected(unit)))
+    judge(unit, workers, list(wrong(unit)))
 
 
 def known(unit: fixtures.Unit) -> list[str]:
