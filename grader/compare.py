@@ -257,6 +257,9 @@ def compare(want: Want, got: Any, where: str = "return", labels: Labels | None =
                 extra = [str(k) for k in got if k not in items]
                 both = (("missing", missing), ("surplus", extra))
                 note = "; ".join(f"{what} {', '.join(names)}" for what, names in both if names)
+                whole = show_want(want), show(got)
+                if max(map(len, whole)) <= 80:
+                    return Difference(where, *whole)
                 keys = [f"keys {', '.join(map(str, found))}" for found in (items, got)]
                 return Difference(where, keys[0], keys[1], note)
             parts = ((f"{where}[{k!r}]", w, got[k]) for k, w in items.items())

@@ -124,10 +124,11 @@ class Runner:
             again = [c for c in cases if verdicts[c.id].passed and c.verb not in once and not c.heavy]
             for name, second in self.once(again, 2, shared, lambda _: None).items():
                 if not second.passed:
-                    why = f"gave two answers: passed, then {second.outcome}"
+                    why = f"unstable: gave two answers: passed, then {second.outcome}"
+                    what = f" ({second.text.rstrip('.')})" if second.text else ""
                     verdicts[name] = Verdict(
-                        name, "fail", f"unstable: {why}. Does it keep state between calls?",
-                        step=second.step, difference=second.difference, files=second.files,
+                        name, "fail", f"{why}{what}. Does it keep state between calls?",
+                        step=second.step, difference=second.difference, at=second.at, files=second.files,
                     )  # fmt: skip
         settle_twins(self.unit, verdicts)
         verdicts = {case.id: verdicts[case.id] for case in cases}

@@ -572,7 +572,8 @@ def test_dicts_are_complete_and_objects_by_what_is_named() -> None:
     want = Keys({"a": Leaf(1, Cmp()), "b": Leaf(2, Cmp())})
     assert compare(want, {"b": 2, "a": 1}) is None
     assert compare(want, Fields("T", {"a": 1, "b": 2})) is None  # an object by all its public fields
-    assert compare(want, {"a": 1, "c": 3}) == Difference(
+    assert compare(want, {"a": 1, "c": 3}) == Difference("return", "{a: 1, b: 2}", "{a: 1, c: 3}")
+    assert compare(want, {"a": 1, "c": "-" * 80}) == Difference(
         "return", "keys a, b", "keys a, c", "missing b; surplus c"
     )
     assert compare(want, {"a": 1, "b": 3}) == Difference("return['b']", "2", "3")
