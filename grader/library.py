@@ -273,10 +273,10 @@ def testkit(root: Path, unit: str, builder: Builder) -> Path:
     """The testkit with the unit's driver, in the flavor of the library."""
     driver = root / "fixtures" / unit / "driver.c"
     beside = {"testkit.h": (HERE / "testkit.h").read_text()}
-    beside |= {path.name: path.read_text() for path in fixture_headers(root, unit)}
     ours = Builder(root, builder.flavor, builder.compiler)
-    objects = [ours.object("testkit.c", (HERE / "testkit.c").read_text(), beside)]
+    objects = [ours.object("testkit.c", (HERE / "testkit.c").read_text(), beside)]  # one for all units
     if driver.is_file():
+        beside |= {path.name: path.read_text() for path in fixture_headers(root, unit)}
         objects.append(ours.object("driver.c", driver.read_text(), beside))
     try:
         return ours.link("libtestkit.so", objects)
