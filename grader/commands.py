@@ -89,7 +89,7 @@ def check(zygote: Zygote | None, names: tuple[str, ...], everything: bool, cases
     with console.Bar() as bar:
         grader = grader_of(place, stages, options, zygote, bar)
         try:
-            with grader.progress.lock():
+            with grader.progress.lock(), grader.building(chosen):
                 reports = [grader.grade(stage) for stage in chosen]
         finally:
             grader.progress.close()

@@ -6,6 +6,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,15 @@ class Grader:
         if known is not None and (known["runs"] == 2 or not self.options.twice):
             return {**known, "recorded": True}
         return None
+
+    def building(self, stages: Sequence[Stage]) -> AbstractContextManager[None]:
+        """Meanwhile the C units among them that have no record are built, ahead of their turn."""
+        waiting = [s for s in stages if s.is_native and built(s, self.root) and self.known(s) is None]
+        if len(waiting) < 2 or self.options.adapter:
+            return nullcontext()
+        from grader import library
+
+        return library.building([library.bundle(s, self.options.tree, self.root) for s in waiting])
 
     def take(self, reports: dict[str, dict[str, Any]]) -> None:
         """Reports of run(), of units that were graded in any order: those whose needs pass count."""

@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -196,10 +197,11 @@ def abi(root: Path, unit: str, compiler: native.Compiler) -> Path:
     builder = Builder(root, compiler=compiler)
     name = f"tl_abi_{key[:16]}"
     made = builder.kept / key / f"{name}.py"
-    if not made.is_file() or not made.with_suffix(".json").is_file():
-        found = contract.read(compiler, paths, [include, HERE])
-        made.parent.mkdir(parents=True, exist_ok=True)
-        contract.binding(found, made.parent, name)
+    with native.once("abi"):
+        if not made.is_file() or not made.with_suffix(".json").is_file():
+            found = contract.read(compiler, paths, [include, HERE])
+            made.parent.mkdir(parents=True, exist_ok=True)
+            contract.binding(found, made.parent, name)
     return made
 
 
@@ -254,6 +256,28 @@ def built(library: Library, changed: Mapping[str, str]) -> dict[str, Any]:
         "library": str(made), "testkit": str(testkit(root, stage.unit, builder)), "binding": str(binding),
         "origins": origins, "sources": compiled, "runtime": builder.runtime(),
     }  # fmt: skip
+
+
+@contextmanager
+def building(libraries: Sequence[Library]) -> Iterator[None]:
+    """Meanwhile they are built in the background, one after another, for the sessions that will ask."""
+    ended = threading.Event()
+
+    def work() -> None:
+        for library in libraries:
+            for flavor in ("plain", *sanitizers(library)):
+                if ended.is_set():
+                    return
+                with suppress(Exception):  # who asks for it meets the same again, and says so
+                    built(flavored(library, flavor), {})
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def file_of(module: str) -> str:

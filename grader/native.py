@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -97,6 +98,14 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+MAKING: dict[str, threading.Lock] = {}
+
+
+def once(key: str) -> threading.Lock:
+    """The lock of a thing that is being made: who comes second finds it made."""
+    return MAKING.setdefault(key, threading.Lock())
+
+
 @dataclass(slots=True)
 class Builder:
     """Builds libraries of one course."""
@@ -148,8 +157,10 @@ class Builder:
         headers = self.headers() | dict(more or {})
         key = digest("object", name, text, headers, self.flags, self.compiler)
         made = self.kept / key / f"{Path(name).stem}.o"
-        if made.is_file():
-            return made
+        with once(key):
+            return made if made.is_file() else self.compiled(key, name, text, headers)
+
+    def compiled(self, key: str, name: str, text: str, headers: Mapping[str, str]) -> Path:
         with tempfile.TemporaryDirectory(prefix="ol-c-") as folder:
             clean = Path(folder)
             for header, content in headers.items():
@@ -160,15 +171,17 @@ class Builder:
             done = self.compiler.run([*flags, "-o", "made.o", name], clean)
             if done.returncode:
                 raise refused(name, done.stderr)
-            return self.keep(key, made.name, clean / "made.o")
+            return self.keep(key, f"{Path(name).stem}.o", clean / "made.o")
 
     def link(self, name: str, objects: Sequence[Path], more: Sequence[str] = ()) -> Path:
         """A shared library of objects; what it needs and does not have is an error."""
         contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in objects]
         key = digest("link", name, contents, self.flags, more, self.compiler)
         made = self.kept / key / name
-        if made.is_file():
-            return made
+        with once(key):
+            return made if made.is_file() else self.linked(key, name, objects, more)
+
+    def linked(self, key: str, name: str, objects: Sequence[Path], more: Sequence[str]) -> Path:
         with tempfile.TemporaryDirectory(prefix="ol-c-") as folder:
             target = Path(folder) / name
             bind = ("-Wl,-Bsymbolic",) if self.flavor == "plain" else ()
