@@ -75,6 +75,8 @@ class Grader:
             return not_built(stage)
         blocking = [need for need in needs_closure(self.stages, stage) if not self.passes(need)]
         if blocking and not self.options.ref_deps:
+            if self.options.cases:
+                self.chosen(fixtures.load(stage, self.root, self.note))  # an unknown name is said first
             return self.blocked(stage, blocking)
         return self.known(stage) or self.run(stage, blocking)
 

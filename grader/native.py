@@ -222,7 +222,10 @@ def refused(name: str, said: str) -> NotBuilt:
 
 
 def symbols(path: Path) -> set[str]:
-    """The names that an object defines for others."""
+    """The names that an object defines for others; kept beside it."""
+    kept = path.with_suffix(".symbols")
+    if kept.is_file():
+        return set(kept.read_text().split())
     tool = shutil.which("nm")
     if tool is None:
         raise Missing("no nm on PATH", "C units", "install binutils")
@@ -233,4 +236,8 @@ def symbols(path: Path) -> set[str]:
         raise OwnFault(f"nm cannot read it: {first_line(done.stderr)}", str(path))
     found = {line.split(" ")[0] for line in done.stdout.splitlines()}
     # Clones and what a sanitizer adds are not the author's.
-    return {name for name in found if "." not in name and not name.startswith(("__", "_Z"))}
+    found = {name for name in found if "." not in name and not name.startswith(("__", "_Z"))}
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(" ".join(sorted(found)))
+    Path(file.name).replace(kept)
+    return found
