@@ -337,7 +337,8 @@ def case_row(case: Case, verdict: Any) -> dict[str, Any]:
         d = verdict.difference
         row["difference"] = {"where": d.where, "expected": d.expected, "got": d.got, "note": d.note}
     if verdict.at is not None:
-        row["at"] = f"{shorter(verdict.at[0])}:{verdict.at[1]}"
+        file, line = verdict.at
+        row["at"] = f"{shorter(file)}:{line}" if line else shorter(file)
     if verdict.output.strip():
         row["output"] = verdict.output
     if verdict.counterexample is not None:

@@ -65,6 +65,9 @@ def test_stubs_build_and_are_to_do(workspace: Path) -> None:
     path = workspace / "csrc" / "src" / "rsqrt.c"
     stub = path.read_text()
     assert "unimplemented: M09.5" in stub
+    path.write_text("\n")
+    case = json.loads(ol(workspace, "check", "rsqrt", "--json").stdout)["units"][0]["cases"][0]
+    assert case["at"].endswith("rsqrt.c") and "does not define" in case["text"]  # it has no line
     path.write_text("int x;\n")
     assert ol(workspace, "restore", "M09.5").returncode == 0
     assert path.read_text() == stub

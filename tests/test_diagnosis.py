@@ -1,7 +1,8 @@
 """Diagnosis is judged on wrong implementations that were written without looking at the known mistakes.
 
 `wrong/UNIT/wrong.yaml` says what is wrong with each, and which known mistakes may be named (none: silence is
-right). Most are edits of a base, an implementation that is right; the others are whole files beside it.
+right). Most are edits of a base, an implementation that is right; the others are whole files, or a folder of
+them beside a file of a base.
 
 With `-m slow` a drawn sample of each unit's, with `-m exhaustive` all of them.
 """
@@ -45,8 +46,9 @@ def unit(request: pytest.FixtureRequest) -> fixtures.Unit:
 
 
 def bases(unit: fixtures.Unit, entry: dict[str, Any]) -> dict[str, str]:
-    """What an entry is edits of, by file."""
-    named = [entry["base"]] if isinstance(entry["base"], str) else entry["base"]
+    """What an entry is edits of, or leaves as it is, by file."""
+    base = entry.get("base", [])
+    named = [base] if isinstance(base, str) else base
     return {Path(name).name: (WRONG / unit.name / name).read_text() for name in named}
 
 
@@ -58,12 +60,12 @@ def by_module(unit: fixtures.Unit, texts: dict[str, str]) -> dict[str, str]:
 def sources(unit: fixtures.Unit, name: str) -> dict[str, str]:
     """A wrong implementation by module."""
     path, entry = WRONG / unit.name / name, wrong(unit)[name]
-    if "base" in entry:
-        texts = mutants.edited(bases(unit, entry), entry["edits"], name, unit, f"{path.parent}/wrong.yaml")
+    first, place = Path(unit.stage.files[0]).name, f"{path.parent}/wrong.yaml"
+    if "edits" in entry:
+        texts = mutants.edited(bases(unit, entry), entry["edits"], name, unit, place)
     elif path.is_dir():
-        texts = {file.name: file.read_text() for file in path.glob("*.*")}
+        texts = bases(unit, entry) | {file.name: file.read_text() for file in path.glob("*.*")}
     else:
-        first = Path(unit.stage.files[0]).name
         texts = {first: path.with_suffix(Path(first).suffix).read_text()}
     return by_module(unit, texts)
 
@@ -102,14 +104,14 @@ def judge(unit: fixtures.Unit, workers: Workers, names: list[str], least: float 
 def test_every_wrong_answer_is_there_and_has_an_expected_diagnosis(unit: fixtures.Unit) -> None:
     entries, folder = wrong(unit), WRONG / unit.name
     whole = {path.stem for path in folder.iterdir() if path.stem[:4] != "base"} - {"wrong"}
-    assert whole == {name for name, entry in entries.items() if "base" not in entry} and len(entries) >= 10
+    assert whole == {name for name, entry in entries.items() if "edits" not in entry} and len(entries) >= 10
     assert len({tuple(sources(unit, name).values()) for name in entries}) == len(entries)
     assert {m for entry in entries.values() for m in entry["may_be_named"]} <= set(unit.mutants())
 
 
 def right(unit: fixtures.Unit) -> list[dict[str, str]]:
     """Every base, or set of bases, that something is an edit of."""
-    found = [bases(unit, entry) for entry in wrong(unit).values() if "base" in entry]
+    found = [bases(unit, entry) for entry in wrong(unit).values() if "edits" in entry]
     return [texts for i, texts in enumerate(found) if texts not in found[:i]]
 
 
